@@ -1,0 +1,33 @@
+# `make test` and `make demo` set up a virtual environment by themselves; a second call finds it ready.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup test test-slow lint types demo clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/pyright
+
+test: lint types
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: $(STAMP)
+	$(BIN)/pytest -n 2 -m slow
+
+demo: $(STAMP)
+	$(BIN)/hyla demo
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
