@@ -1,0 +1,16 @@
+"""Attention as a pure function of (q, k, v): a latent code and the value network it configures."""
+
+from hyla.attention.api import attention
+from hyla.attention.normalisation import NORMALISATIONS
+from hyla.attention.phi import PHIS
+from hyla.attention.spec import PRESETS, VALUE_NETWORKS, AttentionSpec, resolve_spec
+
+__all__ = [
+    "NORMALISATIONS",
+    "PHIS",
+    "PRESETS",
+    "VALUE_NETWORKS",
+    "AttentionSpec",
+    "attention",
+    "resolve_spec",
+]

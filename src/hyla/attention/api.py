@@ -1,0 +1,135 @@
+"""`attention(q, k, v)`: checks its arguments and picks what computes it."""
+
+import math
+from typing import Any, Literal, overload
+
+from jaxtyping import Float
+from torch import Tensor
+
+from hyla.attention.chunking import and_causal, attend_in_chunks, queries_per_chunk
+from hyla.attention.dispatch import say_once, try_fused
+from hyla.attention.reference import latent_code
+from hyla.attention.spec import AttentionSpec, resolve_spec
+from hyla.attention.validation import check_arguments
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    attention: str | AttentionSpec = ...,
+    bias: Tensor | None = ...,
+    mask: Tensor | None = ...,
+    causal: bool = ...,
+    scale: float | None = ...,
+    eps: float = ...,
+    backend: str = ...,
+    value_weight: Tensor | None = ...,
+    code_multiplier: Tensor | None = ...,
+    return_code: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    attention: str | AttentionSpec = ...,
+    bias: Tensor | None = ...,
+    mask: Tensor | None = ...,
+    causal: bool = ...,
+    scale: float | None = ...,
+    eps: float = ...,
+    backend: str = ...,
+    value_weight: Tensor | None = ...,
+    code_multiplier: Tensor | None = ...,
+    return_code: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
+def attention(
+    q: Float[Tensor, "B Tq H D"],
+    k: Float[Tensor, "B Tk H D"],
+    v: Float[Tensor, "B Tk H Dv"],
+    *,
+    attention: str | AttentionSpec = "hyla",
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    eps: float = 1e-6,
+    backend: str = "auto",
+    value_weight: Float[Tensor, "H Dv Dv"] | None = None,
+    code_multiplier: Tensor | None = None,
+    return_code: bool = False,
+) -> Float[Tensor, "B Tq H Dv"] | tuple[Float[Tensor, "B Tq H Dv"], Float[Tensor, "B H Tq Tk"]]:
+    """Attend from each query to all keys with a value network that the heads' scores configure.
+
+    Args:
+        q: queries [B, Tq, H, D].
+        k: keys [B, Tk, H, D].
+        v: values [B, Tk, H, Dv].
+        attention: a preset name (see `PRESETS`) or an `AttentionSpec`.
+        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk].
+        mask: boolean, True = attend; broadcasts to [B, H, Tq, Tk]. Key padding of shape [B, Tk]
+            is passed as `padding[:, None, None, :]`.
+        causal: query i sees keys up to i, counted from the end when Tq < Tk (cached decoding).
+        scale: of the dot products; 1/sqrt(D) by default.
+        eps: added to the mean square by RMSHead.
+        backend: "reference", "fused" (runs or raises), or "auto" (the fastest that applies).
+        value_weight: W_value' [H, Dv, Dv] of the deep value network (Eq. 10), and only for it.
+        code_multiplier: multiplied into the code after the normalisation; broadcasts to
+            [B, H, Tq, Tk]. Attention dropout is such a multiplier.
+        return_code: also return the latent code [B, H, Tq, Tk].
+
+    Returns:
+        The output [B, Tq, H, Dv], which an output projection mixes over the heads; with
+        `return_code`, the output and the code.
+    """
+    spec = resolve_spec(attention)
+    check_arguments(
+        q,
+        k,
+        v,
+        spec=spec,
+        bias=bias,
+        mask=mask,
+        value_weight=value_weight,
+        code_multiplier=code_multiplier,
+        eps=eps,
+        backend=backend,
+    )
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    arguments: dict[str, Any] = {
+        "spec": spec,
+        "scale": scale,
+        "eps": eps,
+        "bias": bias,
+        "mask": mask,
+        "causal": causal,
+        "value_weight": value_weight,
+        "code_multiplier": code_multiplier,
+    }
+    if backend == "fused" or (backend == "auto" and q.is_cuda):
+        fused = try_fused(q, k, v, **arguments)
+        if isinstance(fused, Tensor):
+            if not return_code:
+                return fused
+            if causal:
+                mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
+            return fused, latent_code(
+                q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask
+            ).to(q.dtype)
+        if backend == "fused":
+            raise ValueError(f"backend 'fused' cannot compute this: {fused}; use 'auto'")
+        say_once(fused)
+    rows = queries_per_chunk(q, k, v, spec)
+    out, code = attend_in_chunks(q, k, v, rows=rows, need_code=return_code, **arguments)
+    if not return_code:
+        return out
+    assert code is not None
+    return out, code

@@ -1,0 +1,109 @@
+"""Argument checks of `attention`: each error names the argument, what came and what would work."""
+
+import torch
+from torch import Tensor
+
+from hyla._errors import nearest
+from hyla.attention.spec import AttentionSpec
+
+BACKENDS = ("auto", "reference", "fused")
+
+
+def check_arguments(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    spec: AttentionSpec,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    value_weight: Tensor | None,
+    code_multiplier: Tensor | None,
+    eps: float,
+    backend: str,
+) -> None:
+    """Raise a ValueError for anything `attention` could not compute with."""
+    _check_operands(q, k, v)
+    B, Tq, H, _ = q.shape
+    pairwise = (B, H, Tq, k.shape[1])
+    for name, tensor in (("bias", bias), ("mask", mask), ("code_multiplier", code_multiplier)):
+        if tensor is not None:
+            _check_broadcast(name, tensor, pairwise)
+    if mask is not None and mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask must be boolean with True = attend, got {mask.dtype}; pass mask.bool(), or "
+            "hand additive values to bias"
+        )
+    if bias is not None and not bias.is_floating_point():
+        raise ValueError(
+            f"bias must be floating point, got {bias.dtype}; a boolean mask is passed as mask"
+        )
+    _check_value_weight(spec, value_weight, H, v.shape[-1])
+    if eps <= 0:
+        raise ValueError(f"eps must be positive, got {eps}: heads that are all 0 would give NaN")
+    if backend not in BACKENDS:
+        raise ValueError(
+            f"backend {backend!r} is unknown{nearest(backend, BACKENDS)}; choose from {BACKENDS}"
+        )
+
+
+def _check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.ndim != 4:
+            raise ValueError(
+                f"{name} must have shape [batch, tokens, heads, head size], "
+                f"got {tuple(tensor.shape)}"
+            )
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} must be floating point, got {tensor.dtype}")
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise ValueError(
+                f"{name} is {tensor.dtype} on {tensor.device}, but q is {q.dtype} on {q.device}; "
+                "convert them to the same"
+            )
+    if q.shape[0] != k.shape[0] or q.shape[2:] != k.shape[2:]:
+        raise ValueError(
+            f"k of shape {tuple(k.shape)} does not fit q of shape {tuple(q.shape)}: batch, heads "
+            "and head size must agree (for grouped-query attention repeat the key heads first)"
+        )
+    if k.shape[:3] != v.shape[:3]:
+        raise ValueError(
+            f"v of shape {tuple(v.shape)} does not fit k of shape {tuple(k.shape)}: batch, tokens "
+            "and heads must agree; only the head size may differ"
+        )
+    if 0 in (*q.shape[2:], v.shape[-1]):
+        raise ValueError(
+            f"heads and head sizes must be positive, got q {tuple(q.shape)} and v {tuple(v.shape)}"
+        )
+
+
+def _check_broadcast(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    fits = tensor.ndim <= 4 and all(
+        have in (1, want)
+        for have, want in zip(reversed(tensor.shape), reversed(shape), strict=False)
+    )
+    if not fits:
+        padding = (shape[0], shape[3])
+        hint = (
+            f"; key padding is passed as {name}[:, None, None, :]"
+            if tuple(tensor.shape) == padding
+            else ""
+        )
+        raise ValueError(
+            f"{name} of shape {tuple(tensor.shape)} does not broadcast to "
+            f"[batch, heads, queries, keys] = {list(shape)}{hint}"
+        )
+
+
+def _check_value_weight(spec: AttentionSpec, weight: Tensor | None, heads: int, size: int) -> None:
+    if spec.value == "deep":
+        if weight is None or tuple(weight.shape) != (heads, size, size):
+            given = "none was given" if weight is None else f"got {tuple(weight.shape)}"
+            raise ValueError(
+                "value_weight: the deep value network needs weights of shape "
+                f"[heads, size, size] = {[heads, size, size]}, {given}"
+            )
+    elif weight is not None:
+        raise ValueError(
+            f"value_weight is for the deep value network; with value={spec.value!r} leave it out"
+        )

@@ -1,0 +1,76 @@
+"""Half precision neither overflows nor turns into NaN inside; float64 stays float64."""
+
+import pytest
+import torch
+
+from attention_inputs import operands
+from hyla.attention import PRESETS, attention
+
+every_preset = pytest.mark.parametrize("name", PRESETS)
+HALF = [torch.bfloat16, torch.float16]
+# One rounding of the result to the dtype, and of sums of cancelling terms before it none.
+ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32, torch.float64], ids=str)
+@every_preset
+def test_dtype_is_kept(name, dtype):
+    q, k, v, options = operands(name, dtype=dtype, requires_grad=True)
+    out, code = attention(q, k, v, return_code=True, **options)
+    out.sum().backward()
+    assert {out.dtype, code.dtype, q.grad.dtype, v.grad.dtype} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@every_preset
+def test_half_precision_is_float32_rounded_once(name, dtype):
+    q, k, v, options = operands(name, dtype=dtype)
+    out = attention(q, k, v, **options)
+    wide = {key: x.float() if torch.is_tensor(x) else x for key, x in options.items()}
+    want = attention(q.float(), k.float(), v.float(), **wide)
+    torch.testing.assert_close(out.float(), want, rtol=ROUNDING[dtype], atol=1e-6)
+
+
+@pytest.mark.parametrize("magnitude", [1e3, 1e-3])
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@every_preset
+def test_large_and_small_inputs_are_finite_in_half_precision(name, dtype, magnitude):
+    q, k, v, options = operands(name, dtype=dtype, magnitude=magnitude, requires_grad=True)
+    out, code = attention(q, k, v, causal=True, return_code=True, **options)
+    if dtype == torch.float16 and magnitude > 1 and "none" in PRESETS[name].normalisation_steps:
+        # The result itself is beyond 65,504: it overflows to infinity, and not to NaN.
+        assert not out.isnan().any()
+        assert out.isinf().any()
+        return
+    assert torch.isfinite(code).all()
+    assert torch.isfinite(out).all()
+    out.float().mean().backward()
+    for x in (q, k, v):
+        assert not x.grad.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_rms_head_of_large_scores_has_unit_mean_square(dtype):
+    q, k, v, _ = operands("hyla", dtype=dtype, magnitude=1e3)
+    _, code = attention(q, k, v, return_code=True)
+    mean_square = code.float().square().mean(dim=1)
+    torch.testing.assert_close(mean_square, torch.ones_like(mean_square), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_bias_and_multiplier_may_have_another_dtype(dtype):
+    q, k, v, _ = operands("hyla")
+    bias, multiplier = torch.randn(3, 5, 5, dtype=dtype), torch.rand(5, 5).to(dtype)
+    out = attention(q, k, v, bias=bias, code_multiplier=multiplier)
+    want = attention(q, k, v, bias=bias.float(), code_multiplier=multiplier.float())
+    torch.testing.assert_close(out, want, rtol=0, atol=0)
+
+
+def test_autocast_of_a_float32_bias_is_close_to_float32():
+    q, k, v, _ = operands("hyla", dtype=torch.bfloat16)
+    bias = torch.randn(3, 5, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attention(q, k, v, bias=bias)
+    want = attention(q.float(), k.float(), v.float(), bias=bias)
+    assert out.dtype == torch.bfloat16
+    assert (out - want).abs().max() < 0.05 * want.abs().max()

@@ -1,0 +1,165 @@
+"""`hyla` as a person at a shell meets it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hyla import __version__
+from hyla.cli import main
+from hyla.commands.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
+from hyla.lab.store import StoredRun, read_runs
+from hyla.training import config_from_tree, load_preset
+from hyla.training.loop import run_name
+from hyla.training.run_directory import RunDirectory
+
+
+def _train(root: Path, *arguments: str) -> int:
+    return main(["train", "fuzzy", "--scale", "smoke", "--root", str(root), *arguments])
+
+
+def _only_run(root: Path) -> StoredRun:
+    [run] = read_runs(root)
+    return run
+
+
+def test_general_help_does_not_wait_for_torch():
+    code = """
+import sys
+from hyla.cli import main
+code = main(["--help"])
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout
+    assert "sweep" in done.stdout
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_help_of_train_teaches(capsys):
+    assert main(["train", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("Examples", "--model.num-layers", "Steps between evaluations.", "default: laptop"):
+        assert part in shown
+    assert "sraven: M: integers in a panel." in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], 'Did you mean "train"?'),
+        (["train", "sravn"], "did you mean 'sraven'?"),
+        (["train", "fuzzy", "--scale", "lapto"], "did you mean 'laptop'?"),
+        (["train", "fuzzy", "--sedes", "3"], "Did you mean --seeds?"),
+        (["train", "fuzzy", "--model.num-layer", "3"], "Did you mean --model.num-layers?"),
+        (["train", "fuzzy", "--attention", "hylla"], "did you mean 'hyla'?"),
+        (["train", "fuzzy", "--precision", "bf61"], "did you mean 'bf16'?"),
+        (["train", "fuzzy", "--evaluation.splits", "odd"], "did you mean 'ood'?"),
+        (["train", "fuzzy", "--lr", "fast"], "--lr"),
+        (["train", "fuzzy", "--model.num-heads", "3"], "num_heads=3"),
+        (["train", "fuzzy", "--task.num-features", "3"], "a setting of the task sraven, not of"),
+        (["train", "fuzzy", "--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
+        (["train", "fuzzy", "--seeds", "0"], "members"),
+        (["sweep", "nowhere.yaml"], "cannot read nowhere.yaml"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_answered_in_one_line(arguments: list[str], message: str, capsys):
+    assert main(arguments) == USAGE
+    complaint = capsys.readouterr().err
+    assert message in complaint
+    assert len(complaint.splitlines()) == 1
+
+
+def test_options_go_over_the_file_and_the_file_over_the_preset(tmp_path: Path, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text("steps: 3\nbatch_size: 5\nmembers: {weight_decay: [0.03]}\n")
+    arguments = (
+        *("--config", str(file), "--steps", "2", "--attention", "softmax"),
+        *("--seeds", "2", "--lr", "1e-3", "3e-3"),
+        *("--model.num-layers", "2", "--model.causal", "--task.sequence-length", "6"),
+        *("--evaluation.splits", "test", "ood", "--evaluation.final-instances", "8"),
+    )
+    assert _train(tmp_path / "runs", *arguments) == 0
+    run = _only_run(tmp_path / "runs")
+    preset = load_preset("fuzzy", "smoke")
+    assert run.config["steps"] == 2
+    assert run.config["batch_size"] == 5
+    assert run.config["model"]["attention"] == "softmax"
+    assert run.config["model"]["num_layers"] == 2
+    assert run.config["model"]["causal"] is True
+    assert run.config["model"]["embed_dim"] == preset["model"]["embed_dim"]
+    assert run.config["task"]["sequence_length"] == 6
+    assert run.config["evaluation"]["splits"] == ["test", "ood"]
+    assert [(m["seed"], m["learning_rate"], m["weight_decay"]) for m in run.members] == [
+        (seed, rate, 0.03) for seed in (0, 1) for rate in (1e-3, 3e-3)
+    ]
+    shown = capsys.readouterr().out
+    assert str(run.path) in shown
+    assert "best by test" in shown  # there was no validation split
+
+
+def test_members_listed_in_a_file_cannot_be_a_grid_too(tmp_path: Path, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text("members: [{seed: 7}]\n")
+    assert _train(tmp_path, "--config", str(file), "--seeds", "2") == USAGE
+    assert "leave out --seeds" in capsys.readouterr().err
+
+
+def test_final_table_marks_the_diverged_and_the_best(tmp_path: Path, capsys):
+    assert _train(tmp_path, "--steps", "5", "--lr", "1e38", "1e-3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    [diverged] = [line for line in lines if "diverged at step" in line]
+    [best] = [line for line in lines if "best by validation" in line]
+    assert diverged != best
+
+
+def test_time_limit_leaves_a_run_that_the_same_command_finishes(tmp_path: Path, capsys):
+    assert _train(tmp_path, "--max-seconds", "0", "--tensorboard") == TRY_AGAIN
+    assert "the same command continues" in capsys.readouterr().err
+    assert _only_run(tmp_path).summary is None
+    assert _train(tmp_path, "--tensorboard") == 0
+    run = _only_run(tmp_path)
+    assert run.summary is not None
+    assert list(run.path.glob("tensorboard/**/events*"))
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, TRY_AGAIN), (signal.SIGINT, CTRL_C)], ids=str
+)
+def test_signals_save_and_exit_with_their_code(tmp_path: Path, number: int, code: int, capsys):
+    def send_once_it_trains() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            # Not before: outside of training, the signal would end the test process.
+            if any(path.stat().st_size for path in tmp_path.glob("*/metrics.jsonl")):
+                os.kill(os.getpid(), number)
+                return
+            time.sleep(0.01)
+
+    sender = threading.Thread(target=send_once_it_trains)
+    sender.start()
+    assert _train(tmp_path, "--steps", "1000000") == code
+    sender.join()
+    step = _only_run(tmp_path).checkpoint_step
+    assert step is not None
+    assert f"stopped at step {step} " in capsys.readouterr().err
+
+
+def test_busy_run_is_left_alone(tmp_path: Path, capsys):
+    config = config_from_tree(load_preset("fuzzy", "smoke"))
+    with RunDirectory.open(tmp_path, run_name(config), json.loads(json.dumps(config.to_tree()))):
+        assert _train(tmp_path) == FAILURE
+    assert "is being trained by process" in capsys.readouterr().err

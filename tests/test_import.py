@@ -1,0 +1,27 @@
+"""What `import hyla` brings along: torch, and none of what is optional or heavy."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("triton", "transformers", "pandas", "matplotlib", "sklearn")
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("statement", ["import hyla", "import hyla.attention, hyla.nn"])
+def test_import_brings_nothing_heavy(statement):
+    loaded = modules_after(statement)
+    assert "hyla" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def test_version_is_stated():
+    import hyla
+
+    assert hyla.__version__.count(".") == 2
