@@ -1,0 +1,22 @@
+"""Modules: the attention layer, positions, feed-forward networks, the transformer."""
+
+from hyla.nn.cache import KeyValueCache
+from hyla.nn.convert import state_dict_from_flax
+from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu
+from hyla.nn.multi_head_attention import MultiHeadAttention
+from hyla.nn.positions import T5RelativeBias, rotary
+from hyla.nn.transformer import Transformer, TransformerConfig, TransformerDetails
+
+__all__ = [
+    "GeluMlp",
+    "KeyValueCache",
+    "MixtureOfExperts",
+    "MultiHeadAttention",
+    "SwiGlu",
+    "T5RelativeBias",
+    "Transformer",
+    "TransformerConfig",
+    "TransformerDetails",
+    "rotary",
+    "state_dict_from_flax",
+]

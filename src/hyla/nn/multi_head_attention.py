@@ -1,0 +1,142 @@
+"""The attention layer: projections around `hyla.attention.attention`."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from hyla.attention import AttentionSpec, attention, resolve_spec
+from hyla.nn.cache import KeyValueCache
+from hyla.nn.initialise import initialise_linear_, lecun_normal_
+from hyla.nn.positions import check_positive, rotary
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention of any member of the family, a drop-in for the usual layer.
+
+    `qk_dim` and `v_dim` are totals over the heads and default to `embed_dim`. The parameters and
+    their names do not depend on the backend that computes.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        qk_dim: int | None = None,
+        v_dim: int | None = None,
+        attention: str | AttentionSpec = "hyla",
+        rotary: bool = False,
+        dropout: float = 0.0,
+        backend: str = "auto",
+    ):
+        super().__init__()
+        qk_dim = embed_dim if qk_dim is None else qk_dim
+        v_dim = embed_dim if v_dim is None else v_dim
+        check_positive(embed_dim=embed_dim, num_heads=num_heads, qk_dim=qk_dim, v_dim=v_dim)
+        for name, size in (("qk_dim", qk_dim), ("v_dim", v_dim)):
+            if size % num_heads:
+                raise ValueError(
+                    f"{name}={size} does not divide into num_heads={num_heads} heads; "
+                    f"use a multiple such as {num_heads * max(1, round(size / num_heads))}"
+                )
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        self.num_heads = num_heads
+        self.spec = resolve_spec(attention)
+        self.rotary = rotary
+        self.dropout = dropout
+        self.backend = backend
+        self.q_proj = nn.Linear(embed_dim, qk_dim)
+        self.k_proj = nn.Linear(embed_dim, qk_dim)
+        self.v_proj = nn.Linear(embed_dim, v_dim)
+        self.out_proj = nn.Linear(v_dim, embed_dim)
+        self.value_weight = None
+        if self.spec.value == "deep":
+            size = v_dim // num_heads
+            self.value_weight = nn.Parameter(torch.empty(num_heads, size, size))
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """LeCun normal weights, zero biases."""
+        for layer in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            initialise_linear_(layer, generator)
+        if self.value_weight is not None:
+            lecun_normal_(self.value_weight, self.value_weight.shape[-1], generator)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B Tq E"],
+        context: Float[Tensor, "B Tk E"] | None = None,
+        *,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        cache: KeyValueCache | None = None,
+        dropout_noise: Float[Tensor, "Tq Tk"] | None = None,
+        return_code: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attend from `x` to itself, or to `context`.
+
+        `bias`, `mask` (True = attend) and `causal` are those of `attention`. With a `cache`, the
+        keys and values are appended to it and attended to together with the earlier ones. Where
+        there are fewer queries than keys, the last query is at the position of the last key.
+        `dropout_noise` are the uniform numbers that attention dropout compares with its rate; the
+        layer draws them itself if they are not given.
+        """
+        source = x if context is None else context
+        self._check(x, source)
+        start = cache.length if cache is not None else 0
+        q = self.q_proj(x).unflatten(-1, (self.num_heads, -1))
+        k = self.k_proj(source).unflatten(-1, (self.num_heads, -1))
+        v = self.v_proj(source).unflatten(-1, (self.num_heads, -1))
+        if self.rotary:
+            last = start + k.shape[1]
+            q, k = rotary(q, start=last - q.shape[1]), rotary(k, start=start)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        options: dict[str, Any] = {
+            "attention": self.spec,
+            "bias": bias,
+            "mask": mask,
+            "causal": causal,
+            "backend": self.backend,
+            "value_weight": self.value_weight,
+            "code_multiplier": self._dropout_multiplier(q, k, dropout_noise),
+        }
+        if not return_code:
+            return self.out_proj(attention(q, k, v, **options).flatten(-2))
+        out, code = attention(q, k, v, **options, return_code=True)
+        return self.out_proj(out.flatten(-2)), code
+
+    def _check(self, x: Tensor, context: Tensor) -> None:
+        for name, tensor in (("x", x), ("context", context)):
+            if tensor.ndim != 3 or tensor.shape[-1] != self.q_proj.in_features:
+                raise ValueError(
+                    f"{name} must have shape [batch, tokens, {self.q_proj.in_features}], "
+                    f"got {tuple(tensor.shape)}"
+                )
+        if context.shape[0] != x.shape[0]:
+            raise ValueError(
+                f"context holds {context.shape[0]} sequences and x {x.shape[0]}; they must agree"
+            )
+
+    def _dropout_multiplier(self, q: Tensor, k: Tensor, noise: Tensor | None) -> Tensor | None:
+        """One decision per query-key pair, shared by the batch and the heads, as the authors do."""
+        if not self.training or self.dropout == 0:
+            return None
+        if noise is None:
+            noise = torch.rand(q.shape[1], k.shape[1], device=q.device)
+        if tuple(noise.shape) != (q.shape[1], k.shape[1]):
+            raise ValueError(
+                f"dropout_noise must have shape [queries, keys] = {[q.shape[1], k.shape[1]]}, "
+                f"got {tuple(noise.shape)}"
+            )
+        return (noise >= self.dropout).to(q.dtype) / (1 - self.dropout)
+
+    def head_weights(self) -> tuple[Float[Tensor, "H Dv E"], Float[Tensor, "H E Dv"]]:
+        """Return W_value and W_out by head, for `hyla.attention.hypernetwork`."""
+        w_value = self.v_proj.weight.unflatten(0, (self.num_heads, -1))
+        w_out = self.out_proj.weight.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
+        return w_value, w_out

@@ -1,0 +1,272 @@
+"""A pre-LN transformer for vector inputs (the tasks) and token ids (language)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hyla._errors import nearest
+from hyla.attention import AttentionSpec, resolve_spec
+from hyla.nn.cache import KeyValueCache
+from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu
+from hyla.nn.initialise import initialise_linear_
+from hyla.nn.multi_head_attention import MultiHeadAttention
+from hyla.nn.positions import T5RelativeBias, check_positive
+
+POSITIONS = ("t5", "t5_bidirectional", "rotary", "none")
+FEED_FORWARDS = ("gelu", "swiglu", "moe")
+LAYER_NORM_EPS = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Shape of a `Transformer`, before the width factor is applied.
+
+    `inputs="vectors"`: [B, T, input_dim] through a dense embedding. `inputs="tokens"`: ids
+    [B, T] below `input_dim`; `tied` then uses the embedding as the output projection.
+    `qk_dim` and `v_dim` are totals over the heads. The width factor multiplies embedding, qk, v,
+    MLP and the number of heads, so that heads keep their size. `sequence_length` is the number of
+    buckets and the largest distance of the T5 bias.
+    """
+
+    input_dim: int
+    output_dim: int
+    sequence_length: int
+    embed_dim: int
+    qk_dim: int
+    v_dim: int
+    mlp_dim: int
+    num_heads: int
+    num_layers: int
+    attention: str | AttentionSpec = "hyla"
+    inputs: Literal["vectors", "tokens"] = "vectors"
+    tied: bool = False
+    positions: str = "t5"
+    causal: bool = False
+    feed_forward: str = "gelu"
+    num_experts: int = 4
+    top_k: int = 2
+    width_factor: int = 1
+    attention_dropout: float = 0.0
+    backend: str = "auto"
+
+    def __post_init__(self):
+        check_positive(
+            input_dim=self.input_dim,
+            output_dim=self.output_dim,
+            sequence_length=self.sequence_length,
+            embed_dim=self.embed_dim,
+            qk_dim=self.qk_dim,
+            v_dim=self.v_dim,
+            mlp_dim=self.mlp_dim,
+            num_heads=self.num_heads,
+            num_layers=self.num_layers,
+            width_factor=self.width_factor,
+        )
+        resolve_spec(self.attention)
+        for name, options in (("positions", POSITIONS), ("feed_forward", FEED_FORWARDS)):
+            value = getattr(self, name)
+            if value not in options:
+                raise ValueError(
+                    f"{name} {value!r} is unknown{nearest(value, options)}; choose from {options}"
+                )
+        if self.inputs not in ("vectors", "tokens"):
+            raise ValueError(f"inputs must be 'vectors' or 'tokens', got {self.inputs!r}")
+        if self.tied and (self.inputs != "tokens" or self.input_dim != self.output_dim):
+            raise ValueError(
+                "tied needs inputs='tokens' and output_dim equal to input_dim, got "
+                f"inputs={self.inputs!r}, input_dim={self.input_dim}, output_dim={self.output_dim}"
+            )
+
+
+class TransformerDetails(NamedTuple):
+    """What `Transformer.forward(..., details=True)` returns."""
+
+    logits: Tensor
+    codes: tuple[Tensor, ...]  # the latent code of each layer [B, H, Tq, Tk]
+    load_balancing_loss: Tensor  # mean over the layers with experts; 0 without
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each on a normalised input and added to the residual."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        width = config.width_factor
+        embed_dim, heads = width * config.embed_dim, width * config.num_heads
+        self.causal = config.causal
+        self.attention_norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
+        self.attention = MultiHeadAttention(
+            embed_dim,
+            heads,
+            qk_dim=width * config.qk_dim,
+            v_dim=width * config.v_dim,
+            attention=config.attention,
+            rotary=config.positions == "rotary",
+            dropout=config.attention_dropout,
+            backend=config.backend,
+        )
+        self.relative_bias = None
+        if config.positions.startswith("t5"):
+            self.relative_bias = T5RelativeBias(
+                heads,
+                num_buckets=config.sequence_length,
+                max_distance=config.sequence_length,
+                bidirectional=config.positions == "t5_bidirectional",
+            )
+        self.feed_forward_norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
+        self.feed_forward = _feed_forward(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None,
+        cache: KeyValueCache | None,
+        dropout_noise: Tensor | None,
+        last: int | None,
+        details: bool,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the output, and with `details` the latent code and the load-balancing loss.
+
+        With `last`, only that many last positions attend and are returned.
+        """
+        keys = x.shape[1] + (cache.length if cache is not None else 0)
+        normed = self.attention_norm(x)
+        context = None
+        if last is not None:
+            context, normed, x = normed, normed[:, -last:], x[:, -last:]
+            mask, dropout_noise = (_last_queries(pairs, last) for pairs in (mask, dropout_noise))
+        bias = None if self.relative_bias is None else self.relative_bias(x.shape[1], keys)
+        attended = self.attention(
+            normed,
+            context,
+            bias=bias,
+            mask=mask,
+            causal=self.causal,
+            cache=cache,
+            dropout_noise=dropout_noise,
+            return_code=details,
+        )
+        attended, code = attended if details else (attended, None)
+        x = x + attended
+        normed = self.feed_forward_norm(x)
+        balance = None
+        if details and isinstance(self.feed_forward, MixtureOfExperts):
+            balance = self.feed_forward.load_balancing_loss(normed)
+        return x + self.feed_forward(normed), code, balance
+
+
+class Transformer(nn.Module):
+    """Embedding, pre-LN blocks, final LayerNorm, logits."""
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__()
+        self.config = config
+        embed_dim = config.width_factor * config.embed_dim
+        self.embedding: nn.Linear | nn.Embedding
+        if config.inputs == "tokens":
+            self.embedding = nn.Embedding(config.input_dim, embed_dim)
+        else:
+            self.embedding = nn.Linear(config.input_dim, embed_dim)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.final_norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
+        self.head = nn.Linear(embed_dim, config.output_dim, bias=not config.tied)
+        if config.tied:
+            self.head.weight = self.embedding.weight
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Initialise every parameter as in the authors' release, in a fixed order."""
+        if not self.config.tied:
+            initialise_linear_(self.head, generator)
+        if isinstance(self.embedding, nn.Embedding):
+            std = 1 / math.sqrt(self.embedding.embedding_dim)
+            nn.init.normal_(self.embedding.weight, std=std, generator=generator)
+        else:
+            initialise_linear_(self.embedding, generator)
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+            elif isinstance(
+                module, MultiHeadAttention | T5RelativeBias | GeluMlp | SwiGlu | MixtureOfExperts
+            ):
+                module.reset_parameters(generator)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        cache: Sequence[KeyValueCache] | None = None,
+        dropout_noise: Tensor | None = None,
+        last: int | None = None,
+        details: bool = False,
+    ) -> Tensor | TransformerDetails:
+        """Return logits [B, T, output_dim] for vectors [B, T, input_dim] or token ids [B, T].
+
+        `mask` (True = attend) broadcasts to [B, H, T, T]. `cache` is one `KeyValueCache` per
+        layer (`new_cache`), for causal models. `dropout_noise` [layers, T, T] replaces the layers'
+        own draws for attention dropout. `last` asks for the logits of that many last positions
+        alone: the same numbers, but the last block then skips all other positions. `details` also
+        returns codes and load-balancing loss.
+        """
+        self._check(x, cache, last)
+        hidden = self.embedding(x)
+        codes, balances = [], []
+        for i, block in enumerate(self.blocks):
+            hidden, code, balance = block(
+                hidden,
+                mask=mask,
+                cache=None if cache is None else cache[i],
+                dropout_noise=None if dropout_noise is None else dropout_noise[i],
+                last=last if block is self.blocks[-1] else None,
+                details=details,
+            )
+            codes.append(code)
+            balances.append(balance)
+        logits = self.head(self.final_norm(hidden))
+        if not details:
+            return logits
+        balances = [balance for balance in balances if balance is not None]
+        balance = torch.stack(balances).mean() if balances else logits.new_zeros(())
+        return TransformerDetails(logits, tuple(codes), balance)
+
+    def new_cache(self, max_length: int) -> list[KeyValueCache]:
+        """Return empty caches for causal decoding of up to `max_length` tokens."""
+        if not self.config.causal:
+            raise ValueError("only a causal model can decode with a cache; set causal=True")
+        return [KeyValueCache(max_length) for _ in self.blocks]
+
+    def _check(self, x: Tensor, cache: Sequence[KeyValueCache] | None, last: int | None) -> None:
+        tokens = self.config.inputs == "tokens"
+        if tokens and (x.ndim != 2 or x.is_floating_point()):
+            raise ValueError(f"x must be token ids [B, T], got {x.dtype} of {tuple(x.shape)}")
+        if not tokens and (x.ndim != 3 or x.shape[-1] != self.config.input_dim):
+            raise ValueError(
+                f"x must have shape [B, T, {self.config.input_dim}], got {tuple(x.shape)}"
+            )
+        if last is not None and not 1 <= last <= x.shape[1]:
+            raise ValueError(f"last must lie between 1 and the {x.shape[1]} positions, got {last}")
+        if cache is not None and len(cache) != len(self.blocks):
+            raise ValueError(f"cache has {len(cache)} layers, the model {len(self.blocks)}")
+
+
+def _last_queries(pairs: Tensor | None, last: int) -> Tensor | None:
+    """Cut the query axis of something that broadcasts to [..., Tq, Tk], if it has one."""
+    if pairs is None or pairs.ndim < 2 or pairs.shape[-2] == 1:
+        return pairs
+    return pairs[..., -last:, :]
+
+
+def _feed_forward(config: TransformerConfig) -> nn.Module:
+    embed_dim = config.width_factor * config.embed_dim
+    mlp_dim = config.width_factor * config.mlp_dim
+    if config.feed_forward == "moe":
+        return MixtureOfExperts(
+            embed_dim, mlp_dim, num_experts=config.num_experts, top_k=config.top_k
+        )
+    return {"gelu": GeluMlp, "swiglu": SwiGlu}[config.feed_forward](embed_dim, mlp_dim)
