@@ -1,0 +1,192 @@
+"""What every task offers: named splits, a manifest of its combinations, and stateless samplers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from hyla._errors import nearest
+from hyla.tasks.randomness import MAX_INSTANCES
+from hyla.tasks.splits import Combination
+
+
+class Batch(NamedTuple):
+    """One batch; a population's batch has a leading axis P on every field."""
+
+    inputs: Float[Tensor, "*p b t features"]
+    """What the model reads."""
+    targets: Tensor
+    """What it has to predict; the task says of which shape and kind."""
+    labels: Int64[Tensor, "*p b constituents"]
+    """What the task was made of (terms, rules), for analysis."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The combinations on each side of a task's split."""
+
+    task: str
+    seed: int
+    constituents: tuple[str, ...]
+    """Names of the constituents; combinations are sorted indices into them."""
+    sides: Mapping[str, tuple[Combination, ...]]
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the constituents and sides; two equal splits have the same, whatever seed."""
+        sides = {name: sorted(combinations) for name, combinations in self.sides.items()}
+        content = json.dumps([self.task, self.constituents, sides], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        lines = [f"{self.task}, seed {self.seed}, sha256 {self.hash}"]
+        for name, combinations in self.sides.items():
+            lines.append(f"{name}: {len(combinations)} combinations")
+            lines += ["  " + " | ".join(self.constituents[c] for c in row) for row in combinations]
+        return "\n".join(lines)
+
+
+class Sampler(ABC):
+    """Batches of one split for a population of seeds; holds its constant tables on the device.
+
+    `sampler(index)` is a pure function: batch `index` consists of the split's instances
+    `index * batch_size` to `(index + 1) * batch_size - 1`, so batches of any size tile the same
+    sequence of instances. The index may be a 0-d int64 tensor on the sampler's device; the call
+    then neither waits for the device nor copies from the host, and can be compiled or captured.
+    """
+
+    def __init__(self, *, batch_size: int, device: torch.device | str) -> None:
+        self.batch_size = batch_size
+        self._offsets = torch.arange(batch_size, dtype=torch.int64, device=device)
+
+    @abstractmethod
+    def __call__(self, index: int | Int64[Tensor, ""]) -> Batch:
+        """Batch number `index`, with a leading axis P."""
+
+    def _instance_numbers(self, index: int | Int64[Tensor, ""]) -> Int64[Tensor, "b"]:
+        if isinstance(index, Tensor):
+            if index.ndim != 0 or index.dtype != torch.int64:
+                raise ValueError(
+                    f"index must be an int or a 0-d int64 tensor, got a {index.dtype} tensor of "
+                    f"shape {tuple(index.shape)}"
+                )
+        elif not 0 <= index <= MAX_INSTANCES // self.batch_size - 1:
+            raise ValueError(
+                f"index must lie in [0, {MAX_INSTANCES // self.batch_size}) for batches of "
+                f"{self.batch_size}, got {index}"
+            )
+        return self._offsets + index * self.batch_size
+
+
+_SamplerT_co = TypeVar("_SamplerT_co", bound=Sampler, covariant=True)
+
+
+class Task(ABC, Generic[_SamplerT_co]):
+    """A family of problems composed of constituents, split by their combinations."""
+
+    @property
+    @abstractmethod
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits."""
+
+    @property
+    @abstractmethod
+    def input_dim(self) -> int:
+        """Size of an input token."""
+
+    @property
+    @abstractmethod
+    def output_dim(self) -> int:
+        """Size of the model's output at each predicted position."""
+
+    @property
+    @abstractmethod
+    def sequence_length(self) -> int:
+        """Number of tokens."""
+
+    @property
+    @abstractmethod
+    def num_queries(self) -> int:
+        """How many of the last positions are predicted."""
+
+    @abstractmethod
+    def manifest(self, seed: int) -> Manifest:
+        """The combinations of each side, as the seed splits them."""
+
+    @abstractmethod
+    def _build_sampler(
+        self, split: str, *, seeds: Sequence[int], batch_size: int, device: torch.device | str
+    ) -> _SamplerT_co:
+        """`sampler`, with arguments already checked."""
+
+    def sampler(
+        self,
+        split: str,
+        *,
+        seeds: Sequence[int],
+        batch_size: int,
+        device: torch.device | str = "cpu",
+    ) -> _SamplerT_co:
+        """A sampler for a population: member p sees the split and the data of `seeds[p]`."""
+        if split not in self.splits:
+            raise ValueError(
+                f"split={split!r} is not one of {', '.join(self.splits)}"
+                + nearest(split, self.splits)
+            )
+        if len(seeds) == 0:
+            raise ValueError("seeds must hold at least one seed, got none")
+        check_positive(batch_size=batch_size)
+        return self._build_sampler(split, seeds=seeds, batch_size=batch_size, device=device)
+
+    def batch(
+        self,
+        split: str,
+        *,
+        seed: int,
+        index: int | Int64[Tensor, ""],
+        batch_size: int,
+        device: torch.device | str = "cpu",
+    ) -> Batch:
+        """Batch number `index` of one seed, without the population axis."""
+        sampler = self.sampler(split, seeds=[seed], batch_size=batch_size, device=device)
+        return Batch(*(field.squeeze(0) for field in sampler(index)))
+
+
+def stack_combinations(
+    manifests: Sequence[Manifest], side: str, *, device: torch.device | str
+) -> Int64[Tensor, "p n k"]:
+    """The combinations of one side, for every member of a population."""
+    return torch.tensor([m.sides[side] for m in manifests], dtype=torch.int64, device=device)
+
+
+def pick_combinations(
+    table: Int64[Tensor, "p n k"], choice: Int64[Tensor, "p b"]
+) -> Int64[Tensor, "p b k"]:
+    """Row `choice[p, b]` of member p's table."""
+    return table.gather(1, choice.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
+
+
+def check_combinable(**sizes: int) -> None:
+    """Raise a ValueError naming the first size that leaves nothing to combine."""
+    check_positive(**sizes)
+    for name, size in sizes.items():
+        if size < 2:
+            raise ValueError(
+                f"{name} must be at least 2, because a combination of one constituent cannot be "
+                f"held out while training shows that constituent, got {size}"
+            )
+
+
+def check_positive(**sizes: int) -> None:
+    """Raise a ValueError naming the first size that is not a positive integer."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name} must be a positive integer, got {size!r}")
