@@ -1,0 +1,282 @@
+"""Time the fused small-head attention against torch on one GPU.
+
+    python benchmarks/small_attention.py            # the table
+    python benchmarks/small_attention.py --tune     # the fastest plan of each pass and shape
+
+Nothing is timed before the output and every gradient have been checked. Times are medians of
+replayed CUDA graphs, so they hold no launch overhead of Python's.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hyla.attention.kernels import small_head
+from hyla.attention.kernels.ops import small_head_attention
+from hyla.attention.kernels.small_head import Member, Plan
+from hyla.attention.reference import reference_attention
+from hyla.attention.spec import AttentionSpec
+
+EPS = 1e-6
+SPEC = AttentionSpec(normalisation="rms_head", value="hidden", phi="relu")
+# Multiply-adds per (query, key, head, d): three products forward; five recomputed or needed by
+# both gradient passes, one more for dQ and two more for dK and dV.
+FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 3, 6 + 7
+CALLS_PER_GRAPH, REPLAYS = 10, 30
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One workload: `models` populations of `batch` sequences, each with a bias of its own."""
+
+    name: str
+    models: int
+    batch: int
+    T: int
+    H: int
+    D: int
+    biased: bool = True
+
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs times heads times head size."""
+        return self.models * self.batch * self.T**2 * self.H * self.D
+
+
+SHAPES = [
+    Shape("SRAVEN x12", 12, 128, 36, 16, 4),
+    Shape("SRAVEN x12, no bias", 12, 128, 36, 16, 4, biased=False),
+    Shape("SRAVEN", 1, 128, 36, 16, 4),
+    Shape("width 4", 1, 128, 36, 64, 4),
+    Shape("fuzzy x12", 12, 128, 32, 8, 2),
+]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def draw(shape: Shape, dtype: torch.dtype) -> list[Tensor]:
+    """Return q, k, v and, where the shape has one, the bias, as leaves."""
+    size = (shape.models * shape.batch, shape.T, shape.H, shape.D)
+    leaves = [torch.randn(size, device="cuda").to(dtype) for _ in "qkv"]
+    if shape.biased:
+        leaves.append(torch.randn(shape.models, shape.H, shape.T, shape.T, device="cuda"))
+    return [leaf.requires_grad_() for leaf in leaves]
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Run the kernel."""
+    return small_head_attention(
+        q,
+        k,
+        v,
+        bias=bias,
+        scale=q.shape[-1] ** -0.5,
+        eps=EPS,
+        normalisation="rms_head",
+        value="hidden",
+        phi="relu",
+    )
+
+
+def einsum(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Run the reference, which materialises the code."""
+    if bias is not None:
+        bias = bias.repeat_interleave(q.shape[0] // bias.shape[0], dim=0).to(q.dtype)
+    scale = q.shape[-1] ** -0.5
+    return reference_attention(q, k, v, spec=SPEC, scale=scale, eps=EPS, bias=bias)[0]
+
+
+# ------------------------------------------------------------------ the gate
+
+
+def check(shape: Shape, dtype: torch.dtype) -> None:
+    """Raise unless output and gradients are as close to float64 as torch's, up to a factor of 2."""
+    small = Shape(shape.name, min(shape.models, 2), 16, shape.T, shape.H, shape.D, shape.biased)
+    leaves = draw(small, dtype)
+    upstream = torch.randn_like(leaves[0])
+
+    def results(function, to: torch.dtype) -> list[Tensor]:
+        inputs = [leaf.detach().to(to).requires_grad_() for leaf in leaves]
+        output = function(*inputs)
+        return [output, *torch.autograd.grad(output, inputs, upstream.to(to))]
+
+    floor = 1e-5 if dtype == torch.float32 else 1e-2
+    exact, plain, ours = (
+        results(einsum, torch.float64),
+        results(einsum, dtype),
+        results(fused, dtype),
+    )
+    names = ("output", "dq", "dk", "dv", "dbias")
+    for name, truth, theirs, mine in zip(names, exact, plain, ours, strict=False):
+        error = (mine.double() - truth).abs().max().item()
+        allowed = 2 * (theirs.double() - truth).abs().max().item()
+        allowed += floor * truth.abs().max().item()
+        if not error <= allowed:
+            raise SystemExit(f"{shape.name} {dtype}: {name} is off by {error:.2e} > {allowed:.2e}")
+
+
+# ------------------------------------------------------------------ the clock
+
+
+def microseconds(call: Callable[[], object]) -> float:
+    """Return the median time of a call, replayed from a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS_PER_GRAPH):
+            call()
+    graph.replay()
+    times = []
+    for _ in range(REPLAYS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / CALLS_PER_GRAPH)
+    return statistics.median(times)
+
+
+def time_both(function, leaves: list[Tensor]) -> tuple[float, float]:
+    """Return the microseconds of the forward, and of forward and backward."""
+    upstream = torch.randn_like(leaves[0])
+
+    def forward():
+        with torch.no_grad():
+            return function(*leaves)
+
+    def both():
+        return torch.autograd.grad(function(*leaves), leaves, upstream)
+
+    return microseconds(forward), microseconds(both)
+
+
+def benchmark() -> list[dict]:
+    """Check, time and print every shape; return the rows."""
+    rows = []
+    header = f"{'shape':22}{'dtype':10}{'pass':10}"
+    print(f"{header}{'fused µs':>10}{'compiled':>10}{'eager':>10}{'ratio':>8}{'GFLOP/s':>10}")
+    for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
+        check(shape, dtype)
+        leaves = draw(shape, dtype)
+        torch.compiler.reset()  # or the limit on recompilations would turn it into eager
+        compiled = torch.compile(einsum, dynamic=False)
+        ours, theirs, eager = (time_both(f, leaves) for f in (fused, compiled, einsum))
+        products = (FORWARD_PRODUCTS, FORWARD_PRODUCTS + BACKWARD_PRODUCTS)
+        for i, name in enumerate(("forward", "fwd+bwd")):
+            gflops = 2 * products[i] * shape.pairs / ours[i] / 1e3
+            print(
+                f"{shape.name:22}{dtype_name:10}{name:10}{ours[i]:10.1f}{theirs[i]:10.1f}"
+                f"{eager[i]:10.1f}{theirs[i] / ours[i]:8.1f}{gflops:10.0f}"
+            )
+            rows.append(
+                {
+                    **asdict(shape),
+                    "dtype": dtype_name,
+                    "pass": name,
+                    "fused_us": ours[i],
+                    "compiled_us": theirs[i],
+                    "eager_us": eager[i],
+                    "gflops": gflops,
+                }
+            )
+    return rows
+
+
+# ------------------------------------------------------------------ the search for plans
+
+
+def candidates(shape: Shape) -> list[Plan]:
+    """Return the plans worth a try: between 8 and 64 floats of each operand in a lane's tile."""
+    sizes = [
+        (lanes, rows)
+        for lanes, rows in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4))
+        if lanes <= shape.H and 8 <= math.ceil(shape.H / lanes) * shape.D * rows <= 64
+    ]
+    return [
+        Plan(lanes=lanes, rows=rows, threads=threads, blocks=blocks, prefetch=prefetch)
+        for (lanes, rows), (threads, blocks), prefetch in itertools.product(
+            sizes, ((128, 1), (128, 3), (128, 4), (64, 1)), (False, True)
+        )
+    ]
+
+
+def one_pass(pass_name: str, leaves: list[Tensor], plan: Plan) -> Callable[[], object]:
+    """Return a call that runs one pass alone, with the bias handling that belongs to it."""
+    q, k, v, *rest = (leaf.detach() for leaf in leaves)
+    bias = rest[0] if rest else None
+    member = Member(
+        normalisation="rms_head", value="hidden", phi="relu", scale=0.5, eps=EPS, causal=False
+    )
+    if pass_name == "forward":
+        return partial(small_head.forward, q, k, v, bias, None, member, plan=plan)
+    given = (torch.randn_like(q), q, k, v, bias, None, member)
+    if pass_name == "key":
+        return partial(small_head.key_gradient, *given, plan=plan)
+    return partial(
+        small_head.query_gradient,
+        *given,
+        bias_gradient=bias is not None,
+        deterministic=False,
+        plan=plan,
+    )
+
+
+def tune(best: int = 4) -> list[dict]:
+    """Time every candidate plan for every pass and shape; print the best few, return them all."""
+    rows = []
+    for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
+        if dtype != torch.float32 and shape is not SHAPES[0]:
+            continue  # one shape tells whether bfloat16 wants other plans
+        leaves = draw(shape, dtype)
+        for pass_name in ("forward", "query", "key"):
+            default = small_head.choose_plan(pass_name, leaves[0])
+            plans = list(dict.fromkeys([default, *candidates(shape)]))
+            calls = [one_pass(pass_name, leaves, plan) for plan in plans]
+            with ThreadPoolExecutor() as pool:  # compiles
+                list(pool.map(lambda call: call(), calls))
+            torch.cuda.synchronize()
+            times = [microseconds(call) for call in calls]
+            print(f"{shape.name}, {dtype_name}, {pass_name}: default {times[0]:.1f} µs {default}")
+            ranked = sorted(zip(times, plans, strict=True), key=lambda entry: entry[0])
+            for time, plan in ranked[:best]:
+                print(f"    {time:8.1f} µs  {plan}", flush=True)
+            where = {"shape": shape.name, "dtype": dtype_name, "pass": pass_name}
+            rows += [{**where, "us": time, **asdict(plan)} for time, plan in ranked]
+    return rows
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tune", action="store_true", help="search for the fastest plans")
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--shape", help="only the shapes whose name starts with this")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a CUDA device")
+    if options.shape:
+        SHAPES[:] = [shape for shape in SHAPES if shape.name.startswith(options.shape)]
+    torch.manual_seed(0)
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    rows = tune() if options.tune else benchmark()
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,717 @@
+// Head-mixing attention for many small heads: forward, and its backward by recomputation.
+//
+// For a batch element, heads h, a query q and a key k:
+//
+//     s[h] = scale · Σ_d Q[q,h,d] K[k,h,d] + bias[h,q,k]
+//     r    = rsqrt(mean_h s² + eps)                  (1 without normalisation)
+//     p[d] = r · Σ_h s[h] V[k,h,d],   z = φ(p)       (hidden value network)
+//     O[q,h,d] += s[h] · (r z[d])                    (linear value network: s[h] r V[k,h,d])
+//
+// The code a = r·s is never formed: everything is linear in s up to the factor r, so the two sums
+// over heads (Σ s² and Σ s V) are taken together. The backward needs one such exchange as well,
+// because the sum in the RMS backward is made of terms already at hand:
+//
+//     Σ_h da[h] s[h] = Σ_d z[d] (Σ_h s G[q,h,d]) + dp[d] (Σ_h s V[k,h,d])
+//
+// A masked pair has r = 0, and with it every contribution and every gradient.
+//
+// Work is shared out like this. A *tile* is ROWS consecutive tokens of one batch element: queries
+// in `forward` and `query_gradient`, keys in `key_gradient`. A tile belongs to a *team* of LANES
+// neighbouring lanes of a warp, each of which holds some of the heads, and walks over the tokens
+// of the other side. Every vector loaded in the walk serves ROWS pairs; without that, loads and
+// not arithmetic are the limit. The heads of a lane come in units of PACK neighbours, dealt out in
+// turn (lane 0 takes unit 0, lane 1 unit 1, …), so that a team reads contiguous memory.
+//
+// Set by the compiler's command line: PASS, BF16, HEADS, WIDTH (the head size d), LANES, ROWS,
+// PACK, VECTOR (elements per load; divides PACK · WIDTH), THREADS and BLOCKS (how many must fit on
+// a multiprocessor, which caps the registers), PREFETCH, NORMALISED, HIDDEN, PHI, BIASED and
+// BIAS_GRADIENT.
+
+#define PASS_FORWARD 0
+#define PASS_QUERY 1
+#define PASS_KEY 2
+
+#define PHI_IDENTITY 0
+#define PHI_RELU 1
+#define PHI_GELU_TANH 2
+#define PHI_GELU 3
+#define PHI_SILU 4
+
+#define BIAS_GRADIENT_NONE 0
+#define BIAS_GRADIENT_EACH 1     // one gradient per batch element
+#define BIAS_GRADIENT_PARTIAL 2  // summed over the teams of a warp, then stored
+#define BIAS_GRADIENT_ATOMIC 3   // summed over the teams of a warp, then added atomically
+
+#define DEVICE __device__ __forceinline__
+
+typedef unsigned short bfloat16_bits;
+#if BF16
+typedef bfloat16_bits Scalar;
+#else
+typedef float Scalar;
+#endif
+
+struct Arguments {
+    const Scalar *q, *k, *v, *upstream;  // [batch, token, head, d]; head and d are contiguous
+    const float *bias;                   // [biases, tile, other token, head, row of the tile]
+    const unsigned char *padding;        // [batch, key], 0 = masked; null: nothing is masked
+    Scalar *first, *second;              // forward: O; query pass: dQ; key pass: dK and dV
+    float *bias_gradient;                // [slabs, tile, key, head, row of the tile]
+    long long q_batch, q_token, k_batch, k_token, v_batch, v_token, upstream_batch, upstream_token;
+    int batch, queries, keys;
+    int batch_per_bias;  // so many consecutive batch elements share one bias
+    int reach;           // a query sees the keys up to its own index + reach
+    float scale, eps;
+};
+
+constexpr int WARP = 32;
+constexpr int TEAMS = WARP / LANES;  // per warp
+constexpr int UNITS = (HEADS + PACK - 1) / PACK;
+constexpr int LANE_UNITS = (UNITS + LANES - 1) / LANES;
+constexpr int LANE_HEADS = LANE_UNITS * PACK;
+constexpr int LOCAL = LANE_HEADS * WIDTH;  // floats of one token held by one lane
+constexpr bool EVEN = LANE_UNITS * LANES * PACK == HEADS;  // no lane holds heads that do not exist
+static_assert(VECTOR > 0 && (PACK * WIDTH) % VECTOR == 0, "VECTOR must divide PACK * WIDTH");
+static_assert(EVEN || HEADS % PACK == 0, "PACK must divide HEADS");
+
+// ---------------------------------------------------------------- memory
+
+DEVICE void unpack(unsigned word, float *x) {
+    x[0] = __uint_as_float(word << 16);
+    x[1] = __uint_as_float(word & 0xffff0000u);
+}
+
+DEVICE unsigned rounded_bits(float x) {  // bf16, to nearest even; a NaN stays one
+    const unsigned bits = __float_as_uint(x);
+    return x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16 : 0x7fc0u;
+}
+
+DEVICE unsigned pack(const float *x) { return rounded_bits(x[0]) | rounded_bits(x[1]) << 16; }
+
+template <int N>
+DEVICE void read(const float *from, float *x) {
+    if constexpr (N == 4) {
+        const float4 w = __ldg(reinterpret_cast<const float4 *>(from));
+        x[0] = w.x, x[1] = w.y, x[2] = w.z, x[3] = w.w;
+    } else if constexpr (N == 2) {
+        const float2 w = __ldg(reinterpret_cast<const float2 *>(from));
+        x[0] = w.x, x[1] = w.y;
+    } else {
+        static_assert(N == 1, "float32 loads take 1, 2 or 4 elements");
+        x[0] = __ldg(from);
+    }
+}
+
+template <int N>
+DEVICE void read(const bfloat16_bits *from, float *x) {
+    if constexpr (N == 8) {
+        const uint4 w = __ldg(reinterpret_cast<const uint4 *>(from));
+        unpack(w.x, x), unpack(w.y, x + 2), unpack(w.z, x + 4), unpack(w.w, x + 6);
+    } else if constexpr (N == 4) {
+        const uint2 w = __ldg(reinterpret_cast<const uint2 *>(from));
+        unpack(w.x, x), unpack(w.y, x + 2);
+    } else if constexpr (N == 2) {
+        unpack(__ldg(reinterpret_cast<const unsigned *>(from)), x);
+    } else {
+        static_assert(N == 1, "bfloat16 loads take 1, 2, 4 or 8 elements");
+        x[0] = __uint_as_float(static_cast<unsigned>(__ldg(from)) << 16);
+    }
+}
+
+template <int N>
+DEVICE void write(float *to, const float *x) {
+    if constexpr (N == 4) {
+        *reinterpret_cast<float4 *>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    } else if constexpr (N == 2) {
+        *reinterpret_cast<float2 *>(to) = make_float2(x[0], x[1]);
+    } else {
+        *to = x[0];
+    }
+}
+
+template <int N>
+DEVICE void write(bfloat16_bits *to, const float *x) {
+    if constexpr (N == 8) {
+        *reinterpret_cast<uint4 *>(to) = make_uint4(pack(x), pack(x + 2), pack(x + 4), pack(x + 6));
+    } else if constexpr (N == 4) {
+        *reinterpret_cast<uint2 *>(to) = make_uint2(pack(x), pack(x + 2));
+    } else if constexpr (N == 2) {
+        *reinterpret_cast<unsigned *>(to) = pack(x);
+    } else {
+        *to = static_cast<bfloat16_bits>(rounded_bits(x[0]));
+    }
+}
+
+DEVICE int my_lane() { return static_cast<int>(threadIdx.x) % WARP; }
+DEVICE int my_seat() { return my_lane() % LANES; }  // place in the team
+
+DEVICE bool holds_unit(int unit) { return EVEN || my_seat() + LANES * unit < UNITS; }
+
+// The lane's heads of the token at `token`; zeros where `live` is false, whatever memory holds.
+DEVICE void load_heads(const Scalar *token, bool live, float (&x)[LOCAL]) {
+#pragma unroll
+    for (int unit = 0; unit < LANE_UNITS; ++unit) {
+        const bool here = live && holds_unit(unit);
+        const Scalar *from = token + (my_seat() + LANES * unit) * (PACK * WIDTH);
+#pragma unroll
+        for (int i = 0; i < PACK * WIDTH; i += VECTOR) {
+            float *into = x + unit * PACK * WIDTH + i;
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) into[j] = 0.f;
+            if (here) read<VECTOR>(from + i, into);
+        }
+    }
+}
+
+DEVICE void store_heads(Scalar *token, float factor, const float (&x)[LOCAL]) {
+#pragma unroll
+    for (int unit = 0; unit < LANE_UNITS; ++unit) {
+        if (!holds_unit(unit)) continue;
+        Scalar *to = token + (my_seat() + LANES * unit) * (PACK * WIDTH);
+#pragma unroll
+        for (int i = 0; i < PACK * WIDTH; i += VECTOR) {
+            float scaled[VECTOR];
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) scaled[j] = factor * x[unit * PACK * WIDTH + i + j];
+            write<VECTOR>(to + i, scaled);
+        }
+    }
+}
+
+// ---------------------------------------------------------------- where a team works
+
+constexpr bool FOLDS_BIAS =  // a warp takes one tile of several batch elements, to add their ds
+    BIAS_GRADIENT == BIAS_GRADIENT_PARTIAL || BIAS_GRADIENT == BIAS_GRADIENT_ATOMIC;
+
+struct Place {
+    int batch, tile, first;  // `first` is the tile's first token
+    int slab;                // which bias gradient the team adds to
+    bool live;               // false: the grid's last teams have nothing to do but to take part
+};
+
+DEVICE Place locate(const Arguments &a, int tokens) {
+    const int tiles = (tokens + ROWS - 1) / ROWS;
+    Place place;
+    if constexpr (FOLDS_BIAS) {
+        const int warp = static_cast<int>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
+        const int folds = (a.batch_per_bias + TEAMS - 1) / TEAMS;
+        const int bias = warp / (folds * tiles);
+        const int fold = warp % (folds * tiles) / tiles;
+        const int member = fold * TEAMS + my_lane() / LANES;
+        place.batch = bias * a.batch_per_bias + member;
+        place.tile = warp % tiles;
+        place.live = member < a.batch_per_bias && place.batch < a.batch;
+        place.slab = BIAS_GRADIENT == BIAS_GRADIENT_ATOMIC ? bias : bias * folds + fold;
+        // A warp beyond the last bias has no slab: let it point at one it will never write.
+        if (bias * a.batch_per_bias >= a.batch) place.slab = -1;
+    } else {
+        const int team = static_cast<int>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
+        place.batch = team / tiles;
+        place.tile = team % tiles;
+        place.live = place.batch < a.batch;
+        place.slab = place.live ? place.batch : -1;
+    }
+    if (!place.live) place.batch = 0;
+    place.first = place.tile * ROWS;
+    return place;
+}
+
+DEVICE float exchange(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+
+// Loop bounds are the same for all lanes of a warp, because all must take part in exchanges.
+DEVICE int largest_in_warp(int x) {
+#pragma unroll
+    for (int mask = WARP / 2; mask > 0; mask /= 2) {
+        const int other = __shfl_xor_sync(0xffffffffu, x, mask);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+// ---------------------------------------------------------------- sums over heads
+
+// What is summed over the heads for each pair, and what each lane then needs to know of the pair.
+constexpr bool BACKWARD = PASS != PASS_FORWARD;
+constexpr int SUMS = (HIDDEN ? (BACKWARD ? 2 * WIDTH : WIDTH) : (BACKWARD && NORMALISED ? 1 : 0)) +
+                     (NORMALISED ? 1 : 0);
+constexpr int FACTORS =
+    (HIDDEN ? (BACKWARD ? 2 * WIDTH : WIDTH) : 1) + (BACKWARD && NORMALISED ? 1 : 0);
+constexpr int SUM_SPACE = SUMS > 0 ? SUMS : 1;
+
+// The team's rows are shared out as they are summed, so that a lane ends with the sums of OWNED
+// rows: this halves the exchanges at each step, and φ is evaluated once, not once per lane.
+constexpr int SHARERS = SUMS == 0 ? 1 : (ROWS < LANES ? ROWS : LANES);
+constexpr int OWNED = ROWS / SHARERS;
+
+DEVICE int first_owned() { return my_seat() / (LANES / SHARERS) * OWNED; }
+
+template <int MASK, int ROWS_LEFT>
+DEVICE void sum_and_share(float (&x)[ROWS][SUM_SPACE]) {
+    if constexpr (MASK > 0) {
+        constexpr int KEPT = ROWS_LEFT > 1 ? ROWS_LEFT / 2 : 1;
+        const bool upper = my_lane() & MASK;
+#pragma unroll
+        for (int row = 0; row < KEPT; ++row) {
+#pragma unroll
+            for (int i = 0; i < SUMS; ++i) {
+                if constexpr (ROWS_LEFT > 1) {
+                    const float sent = upper ? x[row][i] : x[row + KEPT][i];
+                    const float kept = upper ? x[row + KEPT][i] : x[row][i];
+                    x[row][i] = kept + exchange(sent, MASK);
+                } else {
+                    x[row][i] += exchange(x[row][i], MASK);
+                }
+            }
+        }
+        sum_and_share<MASK / 2, KEPT>(x);
+    }
+}
+
+// The way back: from the OWNED rows of each lane to all rows in all lanes.
+template <int ROWS_HAD>
+DEVICE void collect(float (&y)[ROWS][FACTORS]) {
+    if constexpr (ROWS_HAD < ROWS) {
+        constexpr int MASK = LANES / SHARERS * (ROWS_HAD / OWNED);
+        const bool upper = my_lane() & MASK;
+#pragma unroll
+        for (int row = 0; row < ROWS_HAD; ++row) {
+#pragma unroll
+            for (int i = 0; i < FACTORS; ++i) {
+                const float mine = y[row][i], other = exchange(mine, MASK);
+                y[row][i] = upper ? other : mine;
+                y[row + ROWS_HAD][i] = upper ? mine : other;
+            }
+        }
+        collect<2 * ROWS_HAD>(y);
+    }
+}
+
+// ---------------------------------------------------------------- one pair
+
+struct Activation {
+    float value, slope;
+};
+
+DEVICE float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
+
+DEVICE Activation activate(float x) {
+#if PHI == PHI_IDENTITY
+    return {x, 1.f};
+#elif PHI == PHI_RELU
+    return {fmaxf(x, 0.f), x > 0.f ? 1.f : 0.f};
+#elif PHI == PHI_GELU_TANH  // (1 + tanh u) / 2 = sigmoid(2u)
+    const float doubled_root = 1.5957691216057308f;  // 2 √(2/π)
+    const float gate = sigmoid(doubled_root * x * (1.f + 0.044715f * x * x));
+    const float inner_slope = doubled_root * (1.f + 3.f * 0.044715f * x * x);
+    return {x * gate, gate + x * gate * (1.f - gate) * inner_slope};
+#elif PHI == PHI_GELU
+    const float cumulative = 0.5f * (1.f + erff(0.7071067811865476f * x));
+    const float density = 0.3989422804014327f * __expf(-0.5f * x * x);
+    return {x * cumulative, cumulative + x * density};
+#elif PHI == PHI_SILU
+    const float gate = sigmoid(x);
+    return {x * gate, gate + x * gate * (1.f - gate)};
+#endif
+}
+
+DEVICE float dot(const float *x, const float *y) {
+    float sum = 0.f;
+#pragma unroll
+    for (int d = 0; d < WIDTH; ++d) sum += x[d] * y[d];
+    return sum;
+}
+
+// s for the lane's heads: `mine` is already scaled.
+DEVICE void add_scores(const float *mine, const float *other, float (&s)[LANE_HEADS]) {
+#pragma unroll
+    for (int h = 0; h < LANE_HEADS; ++h) {
+#pragma unroll
+        for (int d = 0; d < WIDTH; ++d) s[h] += mine[h * WIDTH + d] * other[h * WIDTH + d];
+    }
+}
+
+// The lane's part of the sums over heads, in the order that `factors` reads them:
+// hidden: Σ s V, (backward: Σ s G,) Σ s²; linear: (backward: Σ s (G·V),) Σ s².
+DEVICE void partial_sums(const float (&s)[LANE_HEADS], const float *v, const float *g,
+                         float (&x)[SUM_SPACE]) {
+#pragma unroll
+    for (int i = 0; i < SUM_SPACE; ++i) x[i] = 0.f;
+#pragma unroll
+    for (int h = 0; h < LANE_HEADS; ++h) {
+        if constexpr (HIDDEN) {
+#pragma unroll
+            for (int d = 0; d < WIDTH; ++d) {
+                x[d] += s[h] * v[h * WIDTH + d];
+                if constexpr (BACKWARD) x[WIDTH + d] += s[h] * g[h * WIDTH + d];
+            }
+        } else if constexpr (BACKWARD && NORMALISED) {
+            x[0] += s[h] * dot(g + h * WIDTH, v + h * WIDTH);
+        }
+        if constexpr (NORMALISED) x[SUMS - 1] += s[h] * s[h];
+    }
+}
+
+// From the sums to what multiplies s, G and V. Hidden: r z, (backward: r dp,) …; linear: r, …;
+// … is, in a normalised backward, the factor by which s is subtracted: r³ Σ_h da s / H.
+DEVICE void factors(const Arguments &a, const float (&x)[SUM_SPACE], bool visible,
+                    float (&y)[FACTORS]) {
+    float r = 1.f;
+    if constexpr (NORMALISED) r = rsqrtf(x[SUMS - 1] * (1.f / HEADS) + a.eps);
+    if (!visible) r = 0.f;
+    float gradient_dot = 0.f;
+    if constexpr (HIDDEN) {
+#pragma unroll
+        for (int d = 0; d < WIDTH; ++d) {
+            const Activation z = activate(r * x[d]);
+            y[d] = r * z.value;
+            if constexpr (BACKWARD) {
+                const float dp = r * x[WIDTH + d] * z.slope;
+                y[WIDTH + d] = r * dp;
+                gradient_dot += z.value * x[WIDTH + d] + dp * x[d];
+            }
+        }
+    } else {
+        y[0] = r;
+        if constexpr (BACKWARD && NORMALISED) gradient_dot = x[0];
+    }
+    if constexpr (BACKWARD && NORMALISED) {
+        y[FACTORS - 1] = r * (r * (r * gradient_dot)) * (1.f / HEADS);  // r³ alone may overflow
+    }
+}
+
+// ds = r da − s · (the last factor)
+DEVICE float score_gradient(float s, const float *v, const float *g, const float (&y)[FACTORS]) {
+    float ds;
+    if constexpr (HIDDEN) {
+        ds = dot(g, y) + dot(y + WIDTH, v);
+    } else {
+        ds = y[0] * dot(g, v);
+    }
+    if constexpr (NORMALISED) ds -= s * y[FACTORS - 1];
+    return ds;
+}
+
+// ---------------------------------------------------------------- the walk
+
+DEVICE void load_tile(const Scalar *tokens, long long stride, const Place &place, int count,
+                      float factor, float (&x)[ROWS][LOCAL]) {
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+        const int token = place.first + row;
+        load_heads(tokens + token * stride, place.live && token < count, x[row]);
+#pragma unroll
+        for (int i = 0; i < LOCAL; ++i) x[row][i] *= factor;
+    }
+}
+
+DEVICE void store_tile(Scalar *to, const Place &place, int count, float factor,
+                       const float (&x)[ROWS][LOCAL]) {
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+        const int token = place.first + row;
+        if (!place.live || token >= count) continue;
+        const long long flat = static_cast<long long>(place.batch) * count + token;
+        store_heads(to + flat * (HEADS * WIDTH), factor, x[row]);
+    }
+}
+
+// The biases of one tile start here, HEADS · ROWS of them for each token of the other side.
+DEVICE const float *tile_bias(const Arguments &a, const Place &place, int own, int others) {
+    const long long tiles = (own + ROWS - 1) / ROWS;
+    const long long record = (place.batch / a.batch_per_bias) * tiles + place.tile;
+    return BIASED ? a.bias + record * others * (HEADS * ROWS) : nullptr;
+}
+
+DEVICE int head_of(int local) {
+    return (my_seat() + LANES * (local / PACK)) * PACK + local % PACK;
+}
+
+DEVICE void start_scores(const float *bias, float (&s)[ROWS][LANE_HEADS]) {
+#pragma unroll
+    for (int h = 0; h < LANE_HEADS; ++h) {
+        float start[ROWS] = {};
+        if constexpr (BIASED) {
+            if (EVEN || head_of(h) < HEADS) read<ROWS>(bias + head_of(h) * ROWS, start);
+        }
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) s[row][h] = start[row];
+    }
+}
+
+// The two token streams of the walk, with the next tokens already on their way when PREFETCH is
+// set: a register copy of each costs LOCAL registers and hides the latency of a cache miss.
+struct Stream {
+    const Scalar *left, *right;
+    long long left_stride, right_stride;
+    const unsigned char *padding;  // of the streamed tokens, or null
+    bool live;
+    float next_left[LOCAL], next_right[LOCAL];
+    bool next_seen;
+
+    DEVICE void fetch(int token, float (&x)[LOCAL], float (&y)[LOCAL], bool &seen) const {
+        seen = live && (padding == nullptr || __ldg(padding + token) != 0);
+        load_heads(left + token * left_stride, seen, x);
+        load_heads(right + token * right_stride, seen, y);
+    }
+
+    DEVICE void start(int token, int end) {
+        if constexpr (PREFETCH) {
+            if (token < end) fetch(token, next_left, next_right, next_seen);
+        }
+    }
+
+    DEVICE void take(int token, int end, float (&x)[LOCAL], float (&y)[LOCAL], bool &seen) {
+        if constexpr (PREFETCH) {
+#pragma unroll
+            for (int i = 0; i < LOCAL; ++i) x[i] = next_left[i], y[i] = next_right[i];
+            seen = next_seen;
+            if (token + 1 < end) fetch(token + 1, next_left, next_right, next_seen);
+        } else {
+            fetch(token, x, y, seen);
+        }
+    }
+};
+
+DEVICE int key_end(const Arguments &a, const Place &place) {
+    const int last = place.first + ROWS < a.queries ? place.first + ROWS : a.queries;
+    const int end = last + a.reach < a.keys ? last + a.reach : a.keys;
+    return largest_in_warp(place.live ? end : 0);
+}
+
+#if PASS == PASS_FORWARD
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
+    const Place place = locate(a, a.queries);
+    float q[ROWS][LOCAL], o[ROWS][LOCAL] = {};
+    load_tile(a.q + place.batch * a.q_batch, a.q_token, place, a.queries, a.scale, q);
+    const float *bias = tile_bias(a, place, a.queries, a.keys);
+    Stream stream{a.k + place.batch * a.k_batch, a.v + place.batch * a.v_batch, a.k_token,
+                  a.v_token, a.padding ? a.padding + place.batch * (long long)a.keys : nullptr,
+                  place.live};
+    const int end = key_end(a, place);
+    stream.start(0, end);
+#pragma unroll 1
+    for (int key = 0; key < end; ++key) {
+        float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], x[ROWS][SUM_SPACE], y[ROWS][FACTORS];
+        bool seen;
+        stream.take(key, end, k, v, seen);
+        start_scores(bias + key * (HEADS * ROWS), s);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+            add_scores(q[row], k, s[row]);
+            partial_sums(s[row], v, nullptr, x[row]);
+        }
+        if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
+#pragma unroll
+        for (int i = 0; i < OWNED; ++i) {
+            const int query = place.first + first_owned() + i;
+            factors(a, x[i], seen && query < a.queries && key <= query + a.reach, y[i]);
+        }
+        if constexpr (SUMS > 0) collect<OWNED>(y);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+            for (int h = 0; h < LANE_HEADS; ++h) {
+                const float code = HIDDEN ? s[row][h] : s[row][h] * y[row][0];
+                const float *value = HIDDEN ? y[row] : v + h * WIDTH;
+#pragma unroll
+                for (int d = 0; d < WIDTH; ++d) o[row][h * WIDTH + d] += code * value[d];
+            }
+        }
+    }
+    store_tile(a.first, place, a.queries, 1.f, o);
+}
+
+#elif PASS == PASS_QUERY
+
+// ds of a tile, kept as [head][row]; the teams of a warp share the sum out as `sum_and_share` does.
+constexpr int DS = LANE_HEADS * ROWS;
+
+template <int MASK, int LEFT>
+DEVICE int fold_teams(float (&x)[DS]) {  // returns how many sums the lane ends with
+    if constexpr (FOLDS_BIAS && MASK >= LANES) {
+        constexpr int KEPT = LEFT % 2 == 0 ? LEFT / 2 : LEFT;
+        const bool upper = my_lane() & MASK;
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i) {
+            if constexpr (LEFT % 2 == 0) {
+                const float sent = upper ? x[i] : x[i + KEPT];
+                const float kept = upper ? x[i + KEPT] : x[i];
+                x[i] = kept + exchange(sent, MASK);
+            } else {
+                x[i] += exchange(x[i], MASK);
+            }
+        }
+        return fold_teams<MASK / 2, KEPT>(x);
+    } else {
+        return LEFT;
+    }
+}
+
+// Which of its DS sums the lane ends with, and whether it is the one to write them.
+struct Share {
+    int first, count;
+    bool writes;
+};
+
+DEVICE Share my_share() {
+    Share share{0, DS, true};
+    if constexpr (FOLDS_BIAS) {
+#pragma unroll
+        for (int mask = WARP / 2; mask >= LANES; mask /= 2) {
+            const bool upper = my_lane() & mask;
+            if (share.count % 2 == 0) {
+                share.count /= 2;
+                share.first += upper ? share.count : 0;
+            } else {
+                share.writes = share.writes && !upper;
+            }
+        }
+    }
+    return share;
+}
+
+DEVICE void add_bias_gradient(float *record, const Share &share, float (&ds)[DS]) {
+    const int count = fold_teams<WARP / 2, DS>(ds);
+#pragma unroll
+    for (int i = 0; i < DS; ++i) {
+        if (i >= count) break;
+        const int head = head_of((share.first + i) / ROWS), row = (share.first + i) % ROWS;
+        if (!share.writes || head >= HEADS) continue;
+        if constexpr (BIAS_GRADIENT == BIAS_GRADIENT_ATOMIC) {
+            atomicAdd(record + head * ROWS + row, ds[i]);
+        } else {
+            record[head * ROWS + row] = ds[i];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
+    const Place place = locate(a, a.queries);
+    float q[ROWS][LOCAL], g[ROWS][LOCAL], dq[ROWS][LOCAL] = {};
+    load_tile(a.q + place.batch * a.q_batch, a.q_token, place, a.queries, a.scale, q);
+    load_tile(a.upstream + place.batch * a.upstream_batch, a.upstream_token, place, a.queries, 1.f,
+              g);
+    const float *bias = tile_bias(a, place, a.queries, a.keys);
+    Stream stream{a.k + place.batch * a.k_batch, a.v + place.batch * a.v_batch, a.k_token,
+                  a.v_token, a.padding ? a.padding + place.batch * (long long)a.keys : nullptr,
+                  place.live};
+    // Every entry of a stored bias gradient has to be written, so that walk skips no key.
+    constexpr bool STORES =
+        BIAS_GRADIENT == BIAS_GRADIENT_EACH || BIAS_GRADIENT == BIAS_GRADIENT_PARTIAL;
+    const int end = STORES ? a.keys : key_end(a, place);
+    const long long tiles = (a.queries + ROWS - 1) / ROWS;
+    float *bias_gradient = nullptr;
+    Share share{};
+    if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
+        bias_gradient =
+            a.bias_gradient + (place.slab * tiles + place.tile) * a.keys * (HEADS * ROWS);
+        share = my_share();
+        share.writes = share.writes && place.slab >= 0;
+    }
+    stream.start(0, end);
+#pragma unroll 1
+    for (int key = 0; key < end; ++key) {
+        float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], x[ROWS][SUM_SPACE], y[ROWS][FACTORS];
+        bool seen;
+        stream.take(key, end, k, v, seen);
+        start_scores(bias + key * (HEADS * ROWS), s);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+            add_scores(q[row], k, s[row]);
+            partial_sums(s[row], v, g[row], x[row]);
+        }
+        if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
+#pragma unroll
+        for (int i = 0; i < OWNED; ++i) {
+            const int query = place.first + first_owned() + i;
+            factors(a, x[i], seen && query < a.queries && key <= query + a.reach, y[i]);
+        }
+        if constexpr (SUMS > 0) collect<OWNED>(y);
+        float ds_of_tile[DS];
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+            for (int h = 0; h < LANE_HEADS; ++h) {
+                const float ds =
+                    score_gradient(s[row][h], v + h * WIDTH, g[row] + h * WIDTH, y[row]);
+                ds_of_tile[h * ROWS + row] = ds;
+#pragma unroll
+                for (int d = 0; d < WIDTH; ++d) dq[row][h * WIDTH + d] += ds * k[h * WIDTH + d];
+            }
+        }
+        if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
+            add_bias_gradient(bias_gradient + key * (HEADS * ROWS), share, ds_of_tile);
+        }
+    }
+    store_tile(a.first, place, a.queries, a.scale, dq);
+}
+
+#elif PASS == PASS_KEY
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
+    const Place place = locate(a, a.keys);
+    const unsigned char *padding =
+        a.padding ? a.padding + place.batch * (long long)a.keys : nullptr;
+    float k[ROWS][LOCAL], v[ROWS][LOCAL], dk[ROWS][LOCAL] = {}, dv[ROWS][LOCAL] = {};
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {  // not `load_tile`: what is padded must not be read
+        const int key = place.first + row;
+        const bool live = place.live && key < a.keys && (padding == nullptr || padding[key] != 0);
+        load_heads(a.k + place.batch * a.k_batch + key * a.k_token, live, k[row]);
+        load_heads(a.v + place.batch * a.v_batch + key * a.v_token, live, v[row]);
+#pragma unroll
+        for (int i = 0; i < LOCAL; ++i) k[row][i] *= a.scale;
+    }
+    bool owned_live[OWNED];
+#pragma unroll
+    for (int i = 0; i < OWNED; ++i) {
+        const int key = place.first + first_owned() + i;
+        owned_live[i] = place.live && key < a.keys && (padding == nullptr || padding[key] != 0);
+    }
+    const float *bias = tile_bias(a, place, a.keys, a.queries);
+    Stream stream{a.q + place.batch * a.q_batch, a.upstream + place.batch * a.upstream_batch,
+                  a.q_token, a.upstream_token, nullptr, place.live};
+    // The first query that sees a key of the warp: key ≤ query + reach.
+    const int unseen = place.live ? place.first - a.reach : a.queries;
+    const int begin = -largest_in_warp(-(unseen > 0 ? unseen : 0));
+    stream.start(begin, a.queries);
+#pragma unroll 1
+    for (int query = begin; query < a.queries; ++query) {
+        float q[LOCAL], g[LOCAL], s[ROWS][LANE_HEADS], x[ROWS][SUM_SPACE], y[ROWS][FACTORS];
+        bool seen;
+        stream.take(query, a.queries, q, g, seen);
+        start_scores(bias + query * (HEADS * ROWS), s);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+            add_scores(k[row], q, s[row]);
+            partial_sums(s[row], v[row], g, x[row]);
+        }
+        if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
+#pragma unroll
+        for (int i = 0; i < OWNED; ++i) {
+            const int key = place.first + first_owned() + i;
+            factors(a, x[i], owned_live[i] && key <= query + a.reach, y[i]);
+        }
+        if constexpr (SUMS > 0) collect<OWNED>(y);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+            for (int h = 0; h < LANE_HEADS; ++h) {
+                const float ds =
+                    score_gradient(s[row][h], v[row] + h * WIDTH, g + h * WIDTH, y[row]);
+                const float code = HIDDEN ? s[row][h] : s[row][h] * y[row][0];
+                const float *upstream = HIDDEN ? y[row] + WIDTH : g + h * WIDTH;
+#pragma unroll
+                for (int d = 0; d < WIDTH; ++d) {
+                    dk[row][h * WIDTH + d] += ds * q[h * WIDTH + d];
+                    dv[row][h * WIDTH + d] += code * upstream[d];
+                }
+            }
+        }
+    }
+    store_tile(a.first, place, a.keys, a.scale, dk);
+    store_tile(a.second, place, a.keys, 1.f, dv);
+}
+
+#endif

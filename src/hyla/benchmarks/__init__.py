@@ -1,0 +1,1 @@
+"""Speed and memory, each measured beside its baseline and only after a correctness check."""

@@ -1,0 +1,63 @@
+"""The command `hyla`: names its subcommands and turns their errors into messages and exit codes.
+
+Each subcommand is one function in a module of `hyla.commands`, imported when it is called: `hyla
+--help` does not wait for PyTorch.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Parameter
+
+from hyla import __version__
+
+_USAGE_ERROR = 2
+
+_INTRO = """Attention as a hypernetwork: train, compare and take apart the paper's models.
+
+Start with `hyla train fuzzy`: it trains a small HYLA transformer in a few minutes on a laptop.
+"""
+
+# In the order of the help; a command's own help is the docstring of its function.
+_COMMANDS = {
+    "train": "Train models on a task: one, or a population that differs in seeds and settings.",
+    "sweep": "Train every combination of a grid of settings, and choose the best fairly.",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (by default this process's) and return the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _app(asked_for=arguments[0] if arguments else "")(arguments) or 0
+    except CycloptsError as error:
+        message, code = str(error), _USAGE_ERROR
+    except Exception as error:
+        from hyla.commands.exits import exit_code
+
+        message, code = str(error), exit_code(error)
+        if code is None:
+            raise
+    print(f"hyla: {message}", file=sys.stderr)
+    return code
+
+
+def _app(asked_for: str) -> App:
+    app = App(
+        name="hyla",
+        help=_INTRO,
+        version=__version__,
+        # `--lr 1e-3 3e-4` instead of `--lr 1e-3 --lr 3e-4`; an empty list is never meant.
+        default_parameter=Parameter(consume_multiple=True, negative_iterable=()),
+        exit_on_error=False,
+        print_error=False,
+        result_action="return_value",
+    )
+    for position, (name, summary) in enumerate(_COMMANDS.items()):
+        app.command(
+            f"hyla.commands.{name}:{name}",
+            name=name,
+            help=None if name == asked_for else summary,  # a summary would hide the docstring
+            sort_key=position,
+        )
+    return app

@@ -1,0 +1,42 @@
+"""Which errors are answered with a message instead of a traceback, and the exit codes they get."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hyla.training import Interrupted
+from hyla.training.checkpoint import CheckpointError
+from hyla.training.run_directory import RunDirectoryError
+
+FAILURE = 1
+USAGE = 2
+TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: not finished, and the same command continues
+CTRL_C = 130
+
+
+class UsageError(Exception):
+    """What was asked for makes no sense; the message says what would."""
+
+
+class UnfinishedError(Exception):
+    """Something could not be brought to its end; the message says what to do about it."""
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Take a ValueError for the user's error: enter it around reading and checking input alone."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def exit_code(error: Exception) -> int | None:
+    """Return the exit code of an error that its message explains; None for a bug."""
+    match error:
+        case Interrupted():
+            return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
+        case UsageError():
+            return USAGE
+        case RunDirectoryError() | CheckpointError() | UnfinishedError():
+            return FAILURE
+    return None

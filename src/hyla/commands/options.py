@@ -1,0 +1,118 @@
+"""Command-line options made from the config dataclasses, so that no setting is written twice.
+
+An option that is not given is None and leaves the preset's value.
+"""
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import typing
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from hyla.nn import TransformerConfig
+from hyla.tasks import FuzzyLogicConfig, SravenConfig
+from hyla.training import Evaluation
+
+_TASK_CONFIGS = {"fuzzy": FuzzyLogicConfig, "sraven": SravenConfig}
+
+
+def given(options: Any) -> dict[str, Any]:
+    """Return the options that were given, by name; `options` is None if there are none at all."""
+    return (
+        {}
+        if options is None
+        else {name: value for name, value in vars(options).items() if value is not None}
+    )
+
+
+def check_task_options(task: str, options: Any) -> None:
+    """Raise a ValueError for a setting of another task than `task`."""
+    for name in given(options):
+        owners = [other for other, config in _TASK_CONFIGS.items() if name in _field_names(config)]
+        if task in _TASK_CONFIGS and task not in owners:
+            raise ValueError(
+                f"--task.{name.replace('_', '-')} is a setting of the task {' and '.join(owners)}, "
+                f"not of {task}"
+            )
+
+
+def _model_options() -> type:
+    # The first three follow from the task; --attention has an option of its own.
+    derived = ("input_dim", "output_dim", "sequence_length")
+    return _options("ModelOptions", _fields(TransformerConfig, without=(*derived, "attention")))
+
+
+def _evaluation_options() -> type:
+    return _options("EvaluationOptions", _fields(Evaluation))
+
+
+def _task_options() -> type:
+    """Make the settings of all tasks into one class; `check_task_options` tells them apart."""
+    fields: dict[str, Any] = {}
+    for task, config in _TASK_CONFIGS.items():
+        others = [other for name, other in _TASK_CONFIGS.items() if name != task]
+        shared = set.intersection(*(_field_names(other) for other in others))
+        fields = _fields(config, label=f"{task}: ", unlabelled=shared) | fields
+    return _options("TaskOptions", fields)
+
+
+def _fields(
+    config: type,
+    *,
+    without: Sequence[str] = (),
+    label: str = "",
+    unlabelled: typing.Collection[str] = (),
+) -> dict[str, Any]:
+    """Return name → annotated type of the config's fields, each of them optional."""
+    hints = typing.get_type_hints(config)
+    docs = _field_docs(config)
+    return {
+        name: Annotated[
+            hints[name] | None,
+            Parameter(help=("" if name in unlabelled else label) + docs.get(name, "")),
+        ]
+        for name in (field.name for field in dataclasses.fields(config))
+        if name not in without
+    }
+
+
+def _options(name: str, fields: dict[str, Any]) -> type:
+    return dataclasses.make_dataclass(
+        name,
+        [(field, kind, dataclasses.field(default=None)) for field, kind in fields.items()],
+        frozen=True,
+        kw_only=True,
+        # cyclopts does not look into classes of the standard library, which this would count as.
+        namespace={"__module__": __name__},
+    )
+
+
+def _field_names(config: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config)}
+
+
+def _field_docs(config: type) -> dict[str, str]:
+    """Return the strings that stand under the fields of a dataclass."""
+    [definition] = ast.parse(textwrap.dedent(inspect.getsource(config))).body
+    assert isinstance(definition, ast.ClassDef)
+    docs = {}
+    for field, following in zip(definition.body, definition.body[1:], strict=False):
+        match field, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                docs[name] = " ".join(text.split())
+    return docs
+
+
+if typing.TYPE_CHECKING:  # a class made at run time is no type to a type checker
+    ModelOptions = TaskOptions = EvaluationOptions = object
+else:
+    ModelOptions = _model_options()
+    TaskOptions = _task_options()
+    EvaluationOptions = _evaluation_options()

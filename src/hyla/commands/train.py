@@ -1,0 +1,222 @@
+"""`hyla train`: a task, a model, a population; a table at the end."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from cyclopts import Group, Parameter
+
+from hyla.commands.exits import UsageError, usage_errors
+from hyla.commands.options import (
+    EvaluationOptions,
+    ModelOptions,
+    TaskOptions,
+    check_task_options,
+    given,
+)
+from hyla.commands.output import HEADINGS, console, score, table
+from hyla.lab.selection import validation_metric
+from hyla.training import TrainConfig, config_from_tree, load_preset, merge
+from hyla.training import train as train_population
+from hyla.training.checkpoint import newest_step
+from hyla.training.loop import resolve_device, run_path
+from hyla.training.objectives import objective_of
+from hyla.training.sinks import MetricSink, TensorBoardSink, WandbSink
+
+_POPULATION = Group("Population: every combination of these is one model", sort_key=1)
+_TRAINING = Group("Training", sort_key=2)
+_RUN = Group("Where and how it runs", sort_key=3)
+_MODEL = Group("Model", sort_key=4)
+_TASK = Group("Task", sort_key=5)
+_EVALUATION = Group("Evaluation", sort_key=6)
+
+
+def train(
+    task: str,
+    /,
+    *,
+    scale: Annotated[str, Parameter(group=_TRAINING)] = "laptop",
+    config: Annotated[Path | None, Parameter(group=_TRAINING)] = None,
+    steps: Annotated[int | None, Parameter(group=_TRAINING)] = None,
+    batch_size: Annotated[int | None, Parameter(group=_TRAINING)] = None,
+    precision: Annotated[str | None, Parameter(group=_TRAINING)] = None,
+    seeds: Annotated[int | None, Parameter(group=_POPULATION)] = None,
+    lr: Annotated[
+        list[float] | None, Parameter(name=("--lr", "--learning-rate"), group=_POPULATION)
+    ] = None,
+    weight_decay: Annotated[list[float] | None, Parameter(group=_POPULATION)] = None,
+    warmup_steps: Annotated[list[int] | None, Parameter(group=_POPULATION)] = None,
+    root: Annotated[Path, Parameter(group=_RUN)] = Path("runs"),
+    device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=_RUN)] = "auto",
+    max_seconds: Annotated[float | None, Parameter(group=_RUN)] = None,
+    tensorboard: Annotated[bool, Parameter(group=_RUN, negative=())] = False,
+    wandb: Annotated[str | None, Parameter(group=_RUN)] = None,
+    attention: Annotated[
+        str | None, Parameter(name=("--attention", "--model.attention"), group=_MODEL)
+    ] = None,
+    model: Annotated[ModelOptions | None, Parameter(group=_MODEL)] = None,
+    task_options: Annotated[TaskOptions | None, Parameter(name="task", group=_TASK)] = None,
+    evaluation: Annotated[EvaluationOptions | None, Parameter(group=_EVALUATION)] = None,
+) -> None:
+    """Train models on a task: one, or a population that differs in seeds and settings.
+
+    What is not given comes from the task's preset at the chosen scale. A run is a directory named
+    after its settings: stop it at any time, and the same command continues where it was. A
+    finished run is not trained again.
+
+    Examples:
+
+    - `hyla train fuzzy`: HYLA on fuzzy logic, a few minutes on a laptop
+    - `hyla train sraven --attention softmax --seeds 3 --lr 1e-3 3e-4`: six models side by side
+    - `hyla train fuzzy --scale paper --model.num-layers 4 --task.held-out-fraction 0.5`
+
+    Exit codes: 0 finished; 75 stopped with a checkpoint, run it again; 130 Ctrl-C; 2 wrong usage;
+    1 anything else.
+
+    Parameters
+    ----------
+    task
+        fuzzy (fuzzy logic functions) or sraven (symbolic Raven's matrices).
+    scale
+        smoke (seconds), laptop (minutes on two cores) or paper (the paper's own setting).
+    config
+        YAML file of settings over the preset, in its form; options here go over both.
+    steps
+        Optimisation steps.
+    batch_size
+        Instances per step and model.
+    precision
+        float32, tf32 or bf16.
+    seeds
+        Number of seeds: 0 to N - 1.
+    lr
+        Peak learning rates.
+    weight_decay
+        Weight decays.
+    warmup_steps
+        Steps of linear warmup.
+    root
+        Folder of the run directories.
+    device
+        auto takes the GPU if there is one.
+    max_seconds
+        Stop after this time, with a checkpoint.
+    tensorboard
+        Also write TensorBoard files, into the run directory.
+    wandb
+        Also send metrics to this Weights & Biases project.
+    attention
+        hyla, softmax, linear, or another row of Table A1.
+    """
+    grid = {
+        "seed": None if seeds is None else list(range(seeds)),
+        "learning_rate": lr,
+        "weight_decay": weight_decay,
+        "warmup_steps": warmup_steps,
+    }
+    options = {
+        "steps": steps,
+        "batch_size": batch_size,
+        "precision": precision,
+        "members": _without_none(grid),
+        "model": given(model) | _without_none({"attention": attention}),
+        "task": given(task_options),
+        "evaluation": given(evaluation),
+    }
+    with usage_errors():
+        tree = load_preset(task, scale)
+        check_task_options(task, task_options)
+        if config is not None:
+            tree = merge(tree, _read_yaml(config))
+        if options["members"] and isinstance(tree["members"], list):
+            raise ValueError(f"{config} lists its members: leave out --seeds, --lr and the like")
+        settings = config_from_tree(merge(tree, _without_none(options)))
+        resolve_device(device)
+
+    summary = train_population(
+        settings,
+        root=root,
+        device=device,
+        max_seconds=math.inf if max_seconds is None else max_seconds,
+        sinks=lambda path, names: _open_sinks(settings, path, names, tensorboard, wandb),
+    )
+    _show(settings, summary, run_path(settings, root))
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"{path} must map settings to values, as in `steps: 1000`")
+    return tree
+
+
+def _open_sinks(
+    config: TrainConfig,
+    path: Path,
+    names: Sequence[str],
+    tensorboard: bool,
+    wandb_project: str | None,
+) -> list[MetricSink]:
+    sinks: list[MetricSink] = []
+    checkpoint_step = newest_step(path)
+    try:
+        if tensorboard:
+            first_step = 0 if checkpoint_step is None else checkpoint_step + 1
+            sinks.append(TensorBoardSink(path / "tensorboard", names, first_step=first_step))
+        if wandb_project is not None:
+            sinks.append(
+                WandbSink(
+                    path,
+                    project=wandb_project,
+                    name=path.name,
+                    run_id=path.name,
+                    config=config.to_tree(),
+                )
+            )
+    except ImportError as error:
+        raise UsageError(str(error)) from error
+    return sinks
+
+
+def _show(config: TrainConfig, summary: dict[str, Any], path: Path) -> None:
+    """Print a row per member, the best by validation marked."""
+    headline = objective_of(config.build_task()).headline
+    members = summary["members"]
+    chosen_by = validation_metric(members[0]["metrics"], headline)
+
+    def rank(member: dict[str, Any]) -> tuple[bool, float]:
+        value = member["metrics"].get(chosen_by, math.nan)
+        return member["diverged_at"] is None, -math.inf if math.isnan(value) else value
+
+    best = max(members, key=rank)
+    columns = {"ID": f"test/{headline}", "OOD": f"ood/{headline}"}
+    shown = table(
+        f"{config.task_name}, {config.model.attention}, {config.steps} steps: {headline}",
+        *(*HEADINGS.values(), *columns, ""),
+        numeric=(*HEADINGS.values(), *columns),
+    )
+    for member in members:
+        notes = []
+        if member["diverged_at"] is not None:
+            notes.append(f"diverged at step {member['diverged_at']}")
+        if member is best and len(members) > 1:
+            notes.append(f"best by {chosen_by.partition('/')[0]}")
+        shown.add_row(
+            *(f"{member[name]:g}" for name in HEADINGS),
+            *(score(member["metrics"].get(metric)) for metric in columns.values()),
+            ", ".join(notes),
+        )
+    out = console()
+    out.print(shown)
+    out.print(f"{summary['seconds']:.0f} s of training; run directory: {path}", soft_wrap=True)

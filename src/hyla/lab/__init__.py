@@ -1,0 +1,1 @@
+"""The lab: sweeps over settings, where they run, and the results they leave on disk."""

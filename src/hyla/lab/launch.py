@@ -1,0 +1,190 @@
+"""Where a sweep's populations train: in this process, or as a Slurm job array."""
+
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hyla.lab.sweep import Share
+from hyla.training import Interrupted, TrainConfig, train
+from hyla.training.run_directory import RunBusyError
+
+if TYPE_CHECKING:
+    import submitit
+
+# A population is continued as often as its time limit cuts it short.
+_MOST_TIMEOUTS = 1000
+# A SIGTERM may herald submitit's own signal, which says that the job has to requeue itself.
+_SECONDS_FOR_SECOND_SIGNAL = 3.0
+_SECONDS_BETWEEN_LOOKS = 2.0
+# Slurm forgets a job a while after its end, and may fail to answer: do not believe a single look.
+_LOOKS_UNTIL_LOST = 5
+
+
+def train_locally(
+    shares: Sequence[Share],
+    *,
+    root: Path,
+    device: str = "auto",
+    max_seconds: float = math.inf,
+    say: Callable[[str], None],
+) -> None:
+    """Train one population after the other; one that another process holds is left to it.
+
+    Raises `Interrupted` as `train` does, with everything so far on disk.
+    """
+    deadline = time.monotonic() + max_seconds
+    for number, share in enumerate(shares, start=1):
+        say(f"population {number} of {len(shares)}: {share.method} ({share.state})")
+        try:
+            train(share.config, root=root, device=device, max_seconds=deadline - time.monotonic())
+        except RunBusyError as error:
+            say(str(error))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions:
+    """What each job of the array asks for; what is left out is up to the cluster."""
+
+    partition: str | None = None
+    """Partition to submit to."""
+    account: str | None = None
+    """Account to charge."""
+    qos: str | None = None
+    """Quality of service."""
+    constraint: str | None = None
+    """Required features of the node."""
+    time: int = 240
+    """Minutes until a job is stopped, requeued and continued."""
+    gpus_per_node: int | None = None
+    """GPUs per population; one population uses one GPU."""
+    cpus_per_task: int | None = None
+    """CPU cores per population."""
+    mem_gb: float | None = None
+    """Memory per population."""
+    array_parallelism: int = 256
+    """Most populations at a time."""
+
+
+class PopulationJob:
+    """Trains a population inside a Slurm job, and survives its pre-emption.
+
+    submitit announces a pre-emption or a time limit by SIGUSR2, whose handler saves, requeues the
+    job and exits at once, wherever the program is. While `train` runs, its own handler takes
+    the signal instead and the run stops between two steps, with a checkpoint; then the signal is
+    passed on to submitit.
+    """
+
+    def __call__(self, config: TrainConfig, root: Path, device: str) -> None:
+        """Start or continue the run of `config`."""
+        try:
+            train(config, root=root, device=device)
+        except Interrupted as stop:
+            print(stop, flush=True)
+            if stop.reason == "SIGUSR2":
+                signal.raise_signal(signal.SIGUSR2)  # submitit's handler requeues, and exits
+            time.sleep(_SECONDS_FOR_SECOND_SIGNAL)
+            # Cancelled, or about to be requeued by Slurm itself. An exception would be recorded
+            # as the job's result; an exit is not.
+            sys.exit(1)
+
+    def checkpoint(
+        self, config: TrainConfig, root: Path, device: str
+    ) -> "submitit.helpers.DelayedSubmission":
+        """Tell submitit what to run after a requeue: the same, for the run directory knows."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, config, root, device)
+
+
+class SlurmArray:
+    """Submitted populations."""
+
+    def __init__(self, shares: Sequence[Share], jobs: Sequence["submitit.Job[None]"], log: Path):
+        self.shares = tuple(shares)
+        self.jobs = tuple(jobs)
+        self.log = log
+        """Folder of the jobs' output."""
+
+    @property
+    def job_id(self) -> str:
+        """The array's number, as squeue and scancel take it."""
+        return self.jobs[0].job_id.split("_")[0]
+
+    def watch(self) -> Iterator[list[str]]:
+        """Yield the state of every job again and again, until all have ended."""
+        missing = [0] * len(self.jobs)
+        while True:
+            queue = self._queue()
+            states = []
+            for i, job in enumerate(self.jobs):
+                if job.paths.result_pickle.exists():
+                    states.append("failed" if self.failure(i) else "finished")
+                    continue
+                state = queue.get(job.job_id)
+                missing[i] = 0 if state else missing[i] + 1
+                states.append(state or ("lost" if missing[i] >= _LOOKS_UNTIL_LOST else "unknown"))
+            yield states
+            if all(state in ("finished", "failed", "lost") for state in states):
+                return
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def failure(self, index: int) -> str | None:
+        """Return the last line of an ended job's exception; None if it went well."""
+        job = self.jobs[index]
+        if not job.paths.result_pickle.exists():
+            return "ended without a result: cancelled, killed, or out of memory"
+        error = job.exception()
+        if error is None:
+            return None
+        trace = str(error).split("-" * 22)[1].strip()
+        return trace.splitlines()[-1]
+
+    def _queue(self) -> dict[str, str]:
+        """Return the states of the jobs that wait or run. (sacct would need accounting.)"""
+        answer = subprocess.run(
+            ["squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={self.job_id}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = (line.split() for line in answer.stdout.splitlines())
+        return {job: state.lower() for job, state in lines}
+
+
+def submit(
+    shares: Sequence[Share], *, root: Path, device: str = "auto", options: SlurmOptions
+) -> SlurmArray:
+    """Submit one job per population, as an array."""
+    try:
+        import submitit
+        from submitit.core.utils import FailedJobError
+    except ImportError as error:
+        raise ValueError('submitit is not installed: pip install "hyla[slurm]"') from error
+    log = root.absolute() / "slurm"
+    try:
+        executor = submitit.SlurmExecutor(log, max_num_timeout=_MOST_TIMEOUTS)
+    except RuntimeError as error:
+        raise ValueError(f"{error} Or use --launcher local.") from error
+    parameters = {name: value for name, value in asdict(options).items() if value is not None}
+    executor.update_parameters(
+        job_name="hyla", additional_parameters={"requeue": True}, **parameters
+    )
+    try:
+        jobs = executor.map_array(
+            PopulationJob(),
+            [share.config for share in shares],
+            repeat(root.absolute()),
+            repeat(device),
+        )
+    except FailedJobError as error:
+        raise ValueError(
+            f"Slurm refused the jobs: {str(error).strip().splitlines()[-1]}"
+        ) from error
+    return SlurmArray(shares, jobs, log)

@@ -1,0 +1,125 @@
+"""Runs on disk as plain rows: what sweeps, figures and the explorer read.
+
+Reading takes no locks and changes nothing, so it is safe while runs are being trained.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyla.training.checkpoint import newest_step
+from hyla.training.run_directory import fingerprint, read_finished, read_metrics
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """A run directory as it is on disk."""
+
+    path: Path
+    config: dict[str, Any]
+    """The resolved config, as a tree."""
+    summary: dict[str, Any] | None
+    """What `train` returned; None while the run is not finished."""
+    provenance: list[dict[str, Any]]
+    """One entry per start: device, versions, commit."""
+
+    @property
+    def members(self) -> list[dict[str, Any]]:
+        """The settings of each member of the population."""
+        return self.config["members"]
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """Step of the newest checkpoint; None if there is none."""
+        return newest_step(self.path)
+
+
+def read_runs(root: Path | str) -> list[StoredRun]:
+    """Return every run under `root`, by name; none if there is no such folder."""
+    return [read_run(path.parent) for path in sorted(Path(root).glob("*/config.json"))]
+
+
+def read_run(path: Path | str) -> StoredRun:
+    """Return the run in one directory."""
+    path = Path(path)
+    return StoredRun(
+        path=path,
+        config=_read_json(path / "config.json", {}),
+        summary=read_finished(path),
+        provenance=_read_json(path / "provenance.json", []),
+    )
+
+
+def shared_settings(config: Mapping[str, Any]) -> str:
+    """Return a fingerprint of everything in a config tree but its members."""
+    return fingerprint({name: value for name, value in config.items() if name != "members"})
+
+
+def final_rows(run: StoredRun) -> list[Row]:
+    """Return a row per member of a finished run: settings, final metrics, origin."""
+    if run.summary is None:
+        raise ValueError(f"{run.path} is not finished: it has no final metrics yet")
+    settings = _flat_settings(run.config)
+    origin = {
+        "run": run.path.name,
+        "population": len(run.members),
+        "seconds": run.summary["seconds"],
+        **{
+            name: _all_values(run.provenance, name)
+            for name in ("device", "hyla", "torch", "cuda", "python", "git_commit")
+        },
+    }
+    rows = []
+    for member, result in zip(run.members, run.summary["members"], strict=True):
+        outcome = {
+            **result["metrics"],
+            "diverged": result["diverged_at"] is not None,
+            "diverged_at": result["diverged_at"],
+        }
+        rows.append({**settings, **member, **outcome, **origin})
+    return rows
+
+
+def curve_rows(run: StoredRun) -> list[Row]:
+    """Return a row per member and logged step, with what was logged there."""
+    rows = []
+    for record in read_metrics(run.path):
+        shared = {name: value for name, value in record.items() if not isinstance(value, list)}
+        metrics = {name: value for name, value in record.items() if isinstance(value, list)}
+        for i, member in enumerate(run.members):
+            own = {name: values[i] for name, values in metrics.items()}
+            rows.append({"run": run.path.name, "member": i, **member, **shared, **own})
+    return rows
+
+
+def _flat_settings(config: Mapping[str, Any]) -> Row:
+    shared = {name: value for name, value in config.items() if name != "members"}
+    return dict(_flattened(shared, ""))
+
+
+def _flattened(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{prefix}{name}.")
+        else:
+            # A table's cell holds no list.
+            yield prefix + name, " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _all_values(starts: list[dict[str, Any]], name: str) -> str | None:
+    """Join what the run's starts say: one resumed on another machine owes its figures to both."""
+    values = dict.fromkeys(str(start[name]) for start in starts if start.get(name) is not None)
+    return "; ".join(values) or None
+
+
+def _read_json(path: Path, missing: Any) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return missing
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}): move the run directory away") from error

@@ -1,0 +1,92 @@
+"""A population that fits the device: split into as many parts as its memory demands."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hyla.training.population import Member, Population
+
+
+class Cohort:
+    """The members of a run as one `Population`, or several in turn where one would not fit.
+
+    The split does not change any member's numbers. It is decided once, before the first step.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        build: Callable[[Sequence[Member]], Population],
+        say: Callable[[str], None],
+    ):
+        self.members = tuple(members)
+        self._build = build
+        self._say = say
+        self.parts = self._fit(self.members)
+
+    def _fit(self, members: Sequence[Member]) -> list[Population]:
+        try:
+            population = self._build(members)
+            population.prepare()
+            return [population]
+        except torch.cuda.OutOfMemoryError as error:
+            if len(members) == 1:
+                raise RuntimeError(
+                    "Even one model does not fit into the GPU's memory: use a smaller batch_size "
+                    "or precision 'bf16', or free the GPU of other processes."
+                ) from error
+        # Outside the except block: the exception's traceback keeps the failed tensors alive.
+        torch.cuda.empty_cache()
+        half = (len(members) + 1) // 2
+        self._say(
+            f"{len(members)} models do not fit into the GPU's memory together: "
+            f"training {half} and {len(members) - half} in turn."
+        )
+        return self._fit(members[:half]) + self._fit(members[half:])
+
+    @property
+    def step(self) -> int:
+        """Steps taken so far."""
+        return int(self.parts[0].step)
+
+    def train(self, steps: int) -> None:
+        """Take `steps` steps with every part."""
+        for part in self.parts:
+            part.train(steps)
+
+    def mean_losses(self) -> list[float]:
+        """Mean training loss of each member since the last call."""
+        return self._joined([part.mean_losses() for part in self.parts])
+
+    def diverged_at(self) -> list[int]:
+        """Step at which each member's loss became non-finite, -1 for those that are fine."""
+        return self._joined([part.diverged_at for part in self.parts])
+
+    def evaluate(self, split: str, instances: int) -> dict[str, list[float]]:
+        """Metrics of each member on a split."""
+        results = [part.evaluate(split, instances) for part in self.parts]
+        return {name: self._joined([result[name] for result in results]) for name in results[0]}
+
+    def state(self) -> dict[str, Tensor]:
+        """State of all parts, members joined again, so that it loads under another split."""
+        states = [part.state() for part in self.parts]
+        return {
+            name: tensor if tensor.ndim == 0 else torch.cat([state[name] for state in states])
+            for name, tensor in states[0].items()
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Continue from a `state()`."""
+        start = 0
+        for part in self.parts:
+            stop = start + len(part.members)
+            part.load_state(
+                {name: t if t.ndim == 0 else t[start:stop] for name, t in state.items()}
+            )
+            start = stop
+
+    @staticmethod
+    def _joined(tensors: Sequence[Tensor]) -> list[Any]:
+        return torch.cat(list(tensors)).tolist()

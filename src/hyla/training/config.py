@@ -1,0 +1,203 @@
+"""What a run trains: typed, hashable, and the same as a tree of plain values.
+
+A `TrainConfig` holds everything that decides a run's numbers and nothing else; where it runs, how
+often it is saved and what it prints are arguments of `train`. Presets are YAML files beside this
+one; `load_preset` returns such a tree and `config_from_tree` checks and builds it.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import product
+from typing import Any
+
+import torch
+import yaml
+
+from hyla._errors import nearest
+from hyla.nn import Transformer, TransformerConfig
+from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig, Task
+from hyla.training.population import Member
+from hyla.training.precision import check_precision
+
+SCALES = ("smoke", "laptop", "paper")
+
+_TASKS: dict[str, tuple[type, Callable[[Any], Task]]] = {
+    "fuzzy": (FuzzyLogicConfig, FuzzyLogic),
+    "sraven": (SravenConfig, Sraven),
+}
+TASKS = tuple(_TASKS)
+_DERIVED_FROM_TASK = ("input_dim", "output_dim", "sequence_length")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Which splits are scored, how often, and on how many instances."""
+
+    splits: tuple[str, ...]
+    every: int
+    """Steps between evaluations."""
+    instances: int
+    """Instances per split during training."""
+    final_instances: int
+    """Instances per split at the end."""
+
+    def __post_init__(self):
+        for name in ("every", "instances", "final_instances"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"evaluation.{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """A population of models on a task."""
+
+    task_name: str
+    task: FuzzyLogicConfig | SravenConfig
+    model: TransformerConfig
+    members: tuple[Member, ...]
+    steps: int
+    batch_size: int
+    evaluation: Evaluation
+    log_every: int
+    precision: str = "float32"
+
+    def __post_init__(self):
+        check_precision(self.precision)
+        for name in ("steps", "batch_size", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.members:
+            raise ValueError(
+                "members must hold at least one model; give a seed and a learning rate"
+            )
+        known = self.build_task().splits
+        for split in self.evaluation.splits:
+            if split not in known:
+                raise ValueError(
+                    f"evaluation.splits: {split!r} is unknown{nearest(split, known)}; "
+                    f"choose from {known}"
+                )
+        with torch.device("meta"):
+            Transformer(self.model)  # sizes that do not go together are told before any run begins
+
+    def build_task(self) -> Task:
+        """Return the task itself."""
+        return _TASKS[self.task_name][1](self.task)
+
+    def to_tree(self) -> dict[str, Any]:
+        """Return plain values that identify the run (and nothing that is derived)."""
+        tree = dataclasses.asdict(self)
+        for name in _DERIVED_FROM_TASK:
+            del tree["model"][name]
+        # Which implementation computes does not change what is computed.
+        del tree["model"]["backend"]
+        if not isinstance(tree["model"]["attention"], str):
+            raise ValueError(
+                "a run is identified by its config: name model.attention as a preset "
+                "instead of passing an AttentionSpec"
+            )
+        return tree
+
+
+def load_preset(task: str, scale: str) -> dict[str, Any]:
+    """Return the tree of a task's preset; `members` in it is a grid of lists."""
+    for name, value, options in (("task", task, TASKS), ("scale", scale, SCALES)):
+        if value not in options:
+            raise ValueError(
+                f"{name} {value!r} is unknown{nearest(value, options)}; choose from {options}"
+            )
+    text = resources.files("hyla.training.presets").joinpath(f"{task}.yaml").read_text()
+    scales = yaml.safe_load(text)
+    tree: dict[str, Any] = {}
+    # Each scale states only where it departs from the paper.
+    for level in ("paper", scale):
+        tree = merge(tree, scales[level])
+    return tree | {"task_name": task}
+
+
+def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `tree` with the nested `changes` applied."""
+    merged = dict(tree)
+    for key, value in changes.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if nested else value
+    return merged
+
+
+def expand_members(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the Cartesian product of lists of settings, as one dict per member."""
+    lists = [value if isinstance(value, list | tuple) else [value] for value in grid.values()]
+    return [dict(zip(grid, values, strict=True)) for values in product(*lists)]
+
+
+def config_from_tree(tree: Mapping[str, Any]) -> TrainConfig:
+    """Check a tree of plain values and build the config it describes."""
+    tree = dict(tree)
+    name = tree.get("task_name")
+    if name not in _TASKS:
+        raise ValueError(
+            f"task_name {name!r} is unknown{nearest(str(name), TASKS)}; choose from {TASKS}"
+        )
+    task_class, build = _TASKS[name]
+    task = _build(task_class, tree.pop("task", {}), "task")
+    derived = {field: getattr(build(task), field) for field in _DERIVED_FROM_TASK}
+    model = _settings(tree.pop("model", {}), "model")
+    for key in derived:
+        if key in model:
+            raise ValueError(f"model.{key} follows from the task; leave it out")
+    members = tree.pop("members", ())
+    if isinstance(members, Mapping):
+        members = expand_members(members)
+    elif not isinstance(members, list | tuple):
+        raise ValueError(f"members must be a list of models or a grid of lists, got {members!r}")
+    return _build(
+        TrainConfig,
+        tree
+        | {
+            "task": task,
+            "model": _build(TransformerConfig, model | derived, "model"),
+            "members": tuple(_build(Member, member, "members") for member in members),
+            "evaluation": _build(Evaluation, tree.get("evaluation", {}), "evaluation"),
+        },
+        "",
+    )
+
+
+def _build(cls: type, values: Mapping[str, Any], path: str) -> Any:
+    """Construct a dataclass, naming the first key that is unknown, missing or of a wrong type."""
+    prefix = f"{path}." if path else ""
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for key in _settings(values, path):
+        if key not in fields:
+            raise ValueError(f"{prefix}{key} is not a setting{nearest(key, fields)}")
+    for name, spec in fields.items():
+        if name not in values and spec.default is spec.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{prefix}{name} is missing")
+    return cls(**{k: _convert(v, hints[k], prefix + k) for k, v in values.items()})
+
+
+def _settings(values: Any, path: str) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{path} must hold settings by name, got {values!r}")
+    return dict(values)
+
+
+def _convert(value: Any, hint: Any, path: str) -> Any:
+    """Bring a YAML or command-line value to the annotated type, or say why it does not fit."""
+    if hint is float and isinstance(value, int | str) and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 1e-3 as text
+        except ValueError:
+            pass
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{path} must be a list, got {value!r}")
+        return tuple(_convert(item, typing.get_args(hint)[0], path) for item in value)
+    simple = hint if isinstance(hint, type) and hint in (int, float, str, bool) else None
+    if simple and (not isinstance(value, simple) or (simple is int and isinstance(value, bool))):
+        raise ValueError(f"{path} must be {simple.__name__}, got {value!r}")
+    return value

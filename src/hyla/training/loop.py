@@ -1,0 +1,235 @@
+"""`train(config)`: a run from wherever it stands to its end."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hyla.training import checkpoint
+from hyla.training.cohort import Cohort
+from hyla.training.config import TrainConfig
+from hyla.training.population import Member, Population
+from hyla.training.progress import Progress
+from hyla.training.run_directory import RunDirectory, directory_of
+from hyla.training.sinks import MetricSink, member_scalars
+from hyla.training.stop import StopRequest
+
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+# Between two looks at the clock and at signals; a GPU is kept busy that long without waiting.
+SECONDS_BETWEEN_STOPS = 0.5
+
+
+class Interrupted(Exception):  # noqa: N818 - it is not an error
+    """The run was asked to stop, has saved a checkpoint, and can be continued."""
+
+    def __init__(self, message: str, reason: str | None):
+        super().__init__(message)
+        self.reason = reason
+        """As `StopRequest.reason`: which signal, or "time limit"."""
+
+
+def run_name(config: TrainConfig) -> str:
+    """Return the readable part of a run directory's name."""
+    return f"{config.task_name}-{config.model.attention}"
+
+
+def run_path(config: TrainConfig, root: Path | str) -> Path:
+    """Return the directory of the run of `config` under `root`, whether or not it exists."""
+    return directory_of(Path(root), run_name(config), config.to_tree())
+
+
+def train(
+    config: TrainConfig,
+    *,
+    root: Path | str = "runs",
+    device: torch.device | str = "auto",
+    max_seconds: float = float("inf"),
+    sinks: Callable[[Path, Sequence[str]], Sequence[MetricSink]] = lambda path, names: (),
+    compile: bool | None = None,
+) -> dict[str, Any]:
+    """Start or continue the run of `config` under `root` and return its summary.
+
+    A finished run is not trained again. Raises `Interrupted` after a signal or `max_seconds`,
+    with a checkpoint saved: the same call continues from it.
+    """
+    device = resolve_device(device)
+    tree = config.to_tree()
+    with RunDirectory.open(Path(root), run_name(config), tree) as run:
+        if run.finished is not None:
+            return run.finished
+        names = [str(member) for member in config.members]
+        open_sinks = sinks(run.path, names)
+        try:
+            with (
+                StopRequest(max_seconds=max_seconds) as stop,
+                Progress(run.path.name, config.steps, names) as progress,
+            ):
+                return _Training(config, run, device, compile, stop, progress, open_sinks).run_all()
+        finally:
+            for sink in open_sinks:
+                sink.close()
+
+
+def resolve_device(device: torch.device | str) -> torch.device:
+    """Turn "auto" into the GPU if there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' was asked for, but PyTorch sees no GPU; use device='cpu'")
+    return device
+
+
+class _Training:
+    """One process's share of a run."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDirectory,
+        device: torch.device,
+        compile: bool | None,
+        stop: StopRequest,
+        progress: Progress,
+        sinks: Sequence[MetricSink],
+    ):
+        self.config = config
+        self.run = run
+        self.device = device
+        self.stop = stop
+        self.progress = progress
+        self.sinks = sinks
+        self.names = [str(member) for member in config.members]
+        task = config.build_task()
+
+        def build(members: Sequence[Member]) -> Population:
+            return Population(
+                task,
+                config.model,
+                members,
+                total_steps=config.steps,
+                batch_size=config.batch_size,
+                device=device,
+                precision=config.precision,
+                compile=compile,
+            )
+
+        torch.compiler.reset()  # its limit of recompilations counts across the runs of a process
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            progress.message("compiling and capturing the training step")
+        self.cohort = Cohort(config.members, build, progress.message)
+        if device.type == "cuda":
+            used = torch.cuda.max_memory_allocated(device) / 2**30
+            progress.message(f"GPU memory of {len(config.members)} models: {used:.2f} GiB")
+        self.headline = self.cohort.parts[0].objective.headline
+        self.seconds = 0.0  # spent on training and evaluation by all processes of this run
+
+    def run_all(self) -> dict[str, Any]:
+        """Train to the end and return the summary, or raise `Interrupted`."""
+        self._resume()
+        started, resumed_at = time.monotonic(), self.seconds
+        saved = started
+        while (step := self.cohort.step) < self.config.steps:
+            event = self._next_event(step)
+            self._train_until(event)
+            self.seconds = resumed_at + time.monotonic() - started
+            if self.cohort.step == event:  # else stopped before it; the checkpoint holds the sums
+                self._report(event)
+            if self.stop.requested:
+                self._save()
+                raise Interrupted(
+                    f"stopped at step {self.cohort.step} of {self.config.steps} "
+                    f"({self.stop.reason}); the same command continues from there",
+                    self.stop.reason,
+                )
+            if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
+                self._save()
+                saved = time.monotonic()
+        return self._finish()
+
+    def _resume(self) -> None:
+        found = checkpoint.load_latest(self.run.path, self.run.fingerprint, self.progress.message)
+        if found is None:
+            self.run.rewind(-1)
+            return
+        self.cohort.load_state(found.tensors)
+        self.run.rewind(found.step)
+        self.seconds = float(found.meta["seconds"])  # pyright: ignore[reportArgumentType]
+        self.progress.message(f"continuing from step {found.step}")
+
+    def _next_event(self, step: int) -> int:
+        every = (self.config.log_every, self.config.evaluation.every)
+        return min(self.config.steps, *(step - step % period + period for period in every))
+
+    def _train_until(self, target: int) -> None:
+        """Train in slices short enough to notice a signal."""
+        slice_steps, step = 1, self.cohort.step
+        while step < target and not self.stop.requested:
+            began = time.monotonic()
+            count = min(slice_steps, target - step)
+            self.cohort.train(count)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            step += count
+            self.progress.update(step)
+            if time.monotonic() - began < SECONDS_BETWEEN_STOPS / 2:
+                slice_steps *= 2
+
+    def _report(self, step: int) -> None:
+        """Log the training loss and, where they are due, the metrics."""
+        record: dict[str, list[float]] = {"loss": self.cohort.mean_losses()}
+        self.progress.update(step, losses=record["loss"])
+        if step % self.config.evaluation.every == 0 and step < self.config.steps:
+            record |= self._evaluate(self.config.evaluation.instances)
+        self._log(step, record)
+
+    def _evaluate(self, instances: int) -> dict[str, list[float]]:
+        metrics = {
+            f"{split}/{name}": values
+            for split in self.config.evaluation.splits
+            for name, values in self.cohort.evaluate(split, instances).items()
+        }
+        shown = {f"{s} {self.headline}": f"{s}/{self.headline}" for s in ("ood",)}
+        self.progress.update(
+            self.cohort.step,
+            metrics={label: metrics[name] for label, name in shown.items() if name in metrics},
+        )
+        return metrics
+
+    def _log(self, step: int, record: dict[str, list[float]]) -> None:
+        self.run.log({"step": step, "seconds": round(self.seconds, 3), **record})
+        for sink in self.sinks:
+            sink.write(step, member_scalars(self.names, record))
+
+    def _save(self) -> None:
+        self.run.sync()
+        checkpoint.save(
+            self.run.path,
+            self.cohort.step,
+            self.cohort.state(),
+            {"seconds": self.seconds},
+            fingerprint=self.run.fingerprint,
+        )
+
+    def _finish(self) -> dict[str, Any]:
+        """Score every member on the full evaluation sets and mark the run as complete."""
+        self._save()  # a kill during the long evaluation loses no training
+        metrics = self._evaluate(self.config.evaluation.final_instances)
+        # A process killed after this point has left the record, with the same numbers.
+        if not any(metrics.keys() <= record.keys() for record in self.run.metrics()[-1:]):
+            self._log(self.config.steps, metrics)
+        diverged = self.cohort.diverged_at()
+        members = [
+            {
+                **vars(member),
+                "diverged_at": diverged[i] if diverged[i] >= 0 else None,
+                "metrics": {name: values[i] for name, values in metrics.items()},
+            }
+            for i, member in enumerate(self.config.members)
+        ]
+        self.run.finish({"steps": self.config.steps, "seconds": self.seconds, "members": members})
+        assert self.run.finished is not None
+        return self.run.finished

@@ -1,0 +1,263 @@
+"""P models of one shape, trained together.
+
+The parameters of all members are one [P, N] matrix, and the model runs on views of it under
+`vmap`. Every member has its own seed (initialisation, data, split), learning rate, weight decay
+and warmup; it neither sees nor affects the others. One model is the case P = 1.
+
+On a GPU the whole step (sample, forward, backward, update) is compiled, captured once as a CUDA
+graph and replayed, unless `compile` is off. On a CPU it runs as it is, which is as fast there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import functional_call
+
+from hyla.nn import Transformer, TransformerConfig
+from hyla.tasks import Batch, Task
+from hyla.training.objectives import objective_of
+from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
+from hyla.training.precision import autocast, check_precision, matmul_precision
+from hyla.training.stacking import DropoutNoise, parameter_views, stacked_parameters
+
+# Instances per member that are scored at once.
+EVALUATION_BATCH = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """What distinguishes one model of a population from the others."""
+
+    seed: int = 0
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.1
+    warmup_steps: int = 100
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed} lr {self.learning_rate:g} wd {self.weight_decay:g} "
+            f"warmup {self.warmup_steps}"
+        )
+
+
+class Population:
+    """Members of one shape on one task, their optimiser state, and how to step and score them."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: TransformerConfig,
+        members: Sequence[Member],
+        *,
+        total_steps: int,
+        batch_size: int = 128,
+        device: torch.device | str = "cpu",
+        precision: str = "float32",
+        compile: bool | None = None,
+    ):
+        check_precision(precision)
+        self.task = task
+        self.members = tuple(members)
+        self.device = torch.device(device)
+        self.precision = precision
+        self.objective = objective_of(task)
+        self._compile = self.device.type == "cuda" if compile is None else compile
+        self._seeds = [member.seed for member in self.members]
+        self._total_steps = total_steps
+
+        self._model, self.parameters = stacked_parameters(model, self._seeds, self.device)
+        self._names = [name for name, _ in self._model.named_parameters()]
+        self._views = parameter_views(self.parameters, self._model)
+        self.first_moment = torch.zeros_like(self.parameters)
+        self.second_moment = torch.zeros_like(self.parameters)
+        self.step = self._zeros((), torch.int64)
+        self.alive = self._zeros((), torch.bool).new_ones(len(members))
+        self.diverged_at = self._zeros(len(members), torch.int64) - 1
+        self.loss_sum = self._zeros(len(members))
+        self.losses_summed = self._zeros(())
+
+        self._rates = self._setting("learning_rate")
+        self._decays = self._setting("weight_decay")
+        self._warmups = self._setting("warmup_steps")
+        self._decayed = torch.cat(
+            [
+                torch.full((self._model.get_parameter(name).numel(),), float(decayed))
+                for name, decayed in decay_mask(dict(self._model.named_parameters())).items()
+            ]
+        ).to(self.device)
+
+        self._sample = task.sampler(
+            "train", seeds=self._seeds, batch_size=batch_size, device=self.device
+        )
+        self._dropout = (
+            DropoutNoise(model, self._seeds, self.device) if model.attention_dropout else None
+        )
+        self._losses = self._compiled(self._population_losses)
+        self._update = self._compiled(self._apply_update)
+        self._draw = self._compiled(self._draw_batch)
+        self._evaluators: dict[str, Callable[[Tensor], dict[str, Tensor]]] = {}
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    # --- training -------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Take all the memory that training needs, before the first step. Changes no numbers."""
+        if self.device.type == "cuda" and self._compile and self._graph is None:
+            self._model.train()
+            with matmul_precision(self.precision):
+                self._capture()
+
+    def train(self, steps: int) -> None:
+        """Take `steps` optimisation steps."""
+        self.prepare()
+        self._model.train()
+        take_step = self._train_step if self._graph is None else self._graph.replay
+        with matmul_precision(self.precision):
+            for _ in range(steps):
+                take_step()
+
+    def mean_losses(self) -> Float[Tensor, " P"]:
+        """Mean training loss of each member since the last call."""
+        mean = self.loss_sum / self.losses_summed.clamp(min=1)
+        self.loss_sum.zero_()
+        self.losses_summed.zero_()
+        return mean
+
+    def _train_step(self) -> None:
+        batch, noise = self._draw()
+        losses = self._losses(self._views, batch, noise)
+        gradients = torch.autograd.grad(losses.sum(), self._views)
+        self._update(losses.detach(), gradients)
+
+    def _draw_batch(self) -> tuple[Batch, Tensor | None]:
+        noise = None if self._dropout is None else self._dropout(self.step)
+        return self._sample(self.step), noise
+
+    def _population_losses(
+        self, views: list[Tensor], batch: Batch, noise: Tensor | None
+    ) -> Float[Tensor, " P"]:
+        def loss(views: list[Tensor], batch: Batch, noise: Tensor | None) -> Tensor:
+            return self.objective.loss(self._logits(views, batch, noise), batch)
+
+        return torch.vmap(loss, in_dims=(0, 0, None if noise is None else 0))(views, batch, noise)
+
+    def _logits(self, views: list[Tensor], batch: Batch, noise: Tensor | None) -> Tensor:
+        parameters = dict(zip(self._names, views, strict=True))
+        with autocast(self.precision, self.device):
+            return functional_call(
+                self._model,
+                parameters,
+                (batch.inputs,),
+                {"dropout_noise": noise, "last": self.task.num_queries},
+            )
+
+    @torch.no_grad()
+    def _apply_update(self, losses: Tensor, gradients: Sequence[Tensor]) -> None:
+        self.loss_sum.add_(losses)
+        self.losses_summed.add_(1)
+        rate = scheduled_rate(
+            self.step, peak=self._rates, warmup=self._warmups, total=self._total_steps
+        )
+        # A member that diverges keeps its last finite parameters and is never updated again.
+        alive = adamw_(
+            self.parameters,
+            self.first_moment,
+            self.second_moment,
+            torch.cat([gradient.flatten(1) for gradient in gradients], dim=1),
+            step=self.step,
+            rate=rate,
+            weight_decay=self._decays,
+            decayed=self._decayed,
+            alive=self.alive & losses.isfinite(),
+        )
+        self.diverged_at.copy_(torch.where(self.alive & ~alive, self.step, self.diverged_at))
+        self.alive.copy_(alive)
+        self.step.add_(1)
+
+    def _capture(self) -> None:
+        """Record one step as a CUDA graph, without taking it."""
+        before = {name: tensor.clone() for name, tensor in self.state().items()}
+        side_stream = torch.cuda.Stream(self.device)
+        side_stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side_stream):
+            for _ in range(3):  # compiles, and lets the allocator settle
+                self._train_step()
+        torch.cuda.current_stream(self.device).wait_stream(side_stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._train_step()
+        self.load_state(before)
+        self._graph = graph
+
+    # --- evaluation -----------------------------------------------------------------------------
+
+    def evaluate(self, split: str, instances: int) -> dict[str, Float[Tensor, " P"]]:
+        """Metrics of each member on the first `instances` of a split (rounded up to batches)."""
+        size = min(instances, EVALUATION_BATCH)
+        key = f"{split}/{size}"
+        if key not in self._evaluators:
+            sampler = self.task.sampler(
+                split, seeds=self._seeds, batch_size=size, device=self.device
+            )
+            self._evaluators[key] = self._compiled(lambda index: self._score(sampler(index)))
+        totals: dict[str, Tensor] = {}
+        self._model.eval()
+        with torch.no_grad(), matmul_precision(self.precision):
+            for index in range(-(-instances // size)):
+                position = torch.tensor(index, device=self.device)
+                for name, value in self._evaluators[key](position).items():
+                    totals[name] = totals[name] + value if name in totals else value
+        return self.objective.finish(totals)
+
+    def _score(self, batch: Batch) -> dict[str, Tensor]:
+        def score(views: list[Tensor], batch: Batch) -> dict[str, Tensor]:
+            logits = self._logits(views, batch, None)
+            return self.objective.sums(logits, batch)
+
+        return torch.vmap(score)(self._views, batch)
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a checkpoint has to hold, by name; parameters carry the model's names."""
+        state = {
+            "step": self.step,
+            "alive": self.alive,
+            "diverged_at": self.diverged_at,
+            "loss_sum": self.loss_sum,
+            "losses_summed": self.losses_summed,
+        }
+        for kind, matrix in (
+            ("parameters", self.parameters),
+            ("first_moment", self.first_moment),
+            ("second_moment", self.second_moment),
+        ):
+            for name, view in zip(self._names, parameter_views(matrix, self._model), strict=True):
+                state[f"{kind}/{name}"] = view.detach()
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Continue from a `state()`."""
+        with torch.no_grad():
+            for name, tensor in self.state().items():
+                tensor.copy_(state[name])
+
+    def member_model(self, index: int) -> Transformer:
+        """Return member `index` as an ordinary model, with parameters of its own."""
+        model = Transformer(self._model.config).to(self.device)
+        parameters = zip(self._names, self._views, strict=True)
+        model.load_state_dict({name: view[index] for name, view in parameters})
+        return model
+
+    def _compiled(self, function: Callable) -> Callable:
+        return torch.compile(function, fullgraph=True, dynamic=False) if self._compile else function
+
+    def _zeros(self, shape, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def _setting(self, name: str) -> Tensor:
+        values = [float(getattr(member, name)) for member in self.members]
+        return torch.tensor(values, device=self.device)

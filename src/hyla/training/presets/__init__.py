@@ -1,0 +1,1 @@
+"""Settings of Table A3 and their smaller scales, as YAML."""

@@ -1,0 +1,381 @@
+"""The small-head kernel without a GPU: its source built for the CPU by `small_kernel_host.h`.
+
+Everything but the compiler is the code that runs on the GPU: the kernel's arithmetic, its
+exchanges between lanes, the Python that lays out and launches it, and the torch operator.
+"""
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from hyla.attention.kernels import small_head
+from hyla.attention.kernels.ops import small_head_attention
+from hyla.attention.kernels.small_head import Plan
+from hyla.attention.reference import reference_attention
+from hyla.attention.spec import AttentionSpec
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None or not sys.platform.startswith("linux"),
+    reason="the host build of the kernel needs g++ and ucontext (Linux)",
+)
+
+
+class HostBuilds:
+    """Compiles the kernel for the CPU, each set of macros once, in place of NVRTC."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.kernels = {}
+
+    def load_kernel(self, source, name, macros, device):
+        key = tuple(sorted(macros.items()))
+        if key not in self.kernels:
+            (self.folder / "kernel.cu").write_text(source, encoding="utf-8")
+            library = self.folder / f"kernel{len(self.kernels)}.so"
+            subprocess.run(
+                [
+                    *("g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"),
+                    *(f"-D{name}={value}" for name, value in key),
+                    f'-DKERNEL_SOURCE="{self.folder / "kernel.cu"}"',
+                    *("-x", "c++", str(Path(__file__).with_name("small_kernel_host.h"))),
+                    *("-o", str(library)),
+                ],
+                check=True,
+            )
+            self.kernels[key] = HostKernel(ctypes.CDLL(str(library)))
+        return self.kernels[key]
+
+
+class HostKernel:
+    def __init__(self, library):
+        self.library = library
+
+    def launch(self, blocks, threads, arguments):
+        self.library.launch(blocks, threads, ctypes.byref(arguments))
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory):
+    return HostBuilds(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(autouse=True)
+def host(builds, monkeypatch):
+    monkeypatch.setattr(small_head, "load_kernel", builds.load_kernel)
+    monkeypatch.setattr(small_head, "DEVICES", ("cuda", "cpu"))
+    empty = torch.empty
+
+    def poisoned(*shape, **like):  # what the kernel forgets to write must not look like a result
+        fresh = empty(*shape, **like)
+        return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
+
+    monkeypatch.setattr(small_head.torch, "empty", poisoned)
+
+
+@dataclass(frozen=True)
+class Case:
+    H: int
+    D: int
+    Tq: int
+    Tk: int
+    lanes: int = 1
+    rows: int = 1
+    B: int = 2
+    biases: int = 0  # 0: no bias
+    causal: bool = False
+    padding: bool = False
+    normalisation: str = "rms_head"
+    value: str = "hidden"
+    phi: str = "relu"
+    prefetch: bool = False
+    deterministic: bool = False
+    dtype: torch.dtype = torch.float32
+
+    def __str__(self):
+        flags = [n for n in ("causal", "padding", "prefetch", "deterministic") if getattr(self, n)]
+        return "-".join(
+            [
+                f"H{self.H}D{self.D}Tq{self.Tq}Tk{self.Tk}B{self.B}G{self.lanes}R{self.rows}",
+                *([f"bias{self.biases}"] if self.biases else []),
+                *(self.normalisation, self.value, self.phi, *flags, str(self.dtype)[6:]),
+            ]
+        )
+
+
+CASES = [
+    # One lane holds all heads: the arithmetic alone.
+    Case(1, 2, 1, 1),
+    Case(3, 3, 2, 2, phi="gelu"),
+    Case(8, 2, 15, 15, rows=4, biases=1, phi="gelu_tanh"),
+    Case(8, 2, 17, 15, rows=4, biases=1, B=65, phi="identity", normalisation="none"),
+    Case(12, 4, 5, 17, phi="silu", causal=True),
+    Case(16, 4, 36, 36, rows=2),
+    Case(16, 8, 3, 2, causal=True, normalisation="none", phi="gelu"),
+    Case(3, 16, 4, 5, padding=True, value="linear"),
+    # Heads spread over a team of lanes, evenly and not.
+    Case(16, 4, 36, 36, lanes=4, rows=4, biases=1, B=9),
+    Case(16, 4, 17, 17, lanes=4, rows=2, biases=2, B=18, deterministic=True),
+    Case(16, 4, 15, 15, lanes=4, rows=2, biases=3, B=3, padding=True, causal=True),
+    Case(16, 4, 17, 36, lanes=8, rows=2, causal=True, biases=1, B=4, prefetch=True),
+    Case(12, 4, 17, 5, lanes=4, rows=4, padding=True, biases=1, B=10, phi="gelu_tanh"),
+    Case(12, 3, 7, 9, lanes=8, rows=2, biases=1, B=5, normalisation="none", phi="silu"),
+    Case(3, 3, 15, 2, lanes=2, rows=4, biases=1, B=17, deterministic=True),
+    Case(64, 4, 5, 6, lanes=16, rows=4, biases=1, B=3, padding=True),
+    Case(64, 4, 5, 5, lanes=32, rows=1, biases=1, B=3, causal=True, phi="gelu"),
+    Case(16, 16, 3, 4, lanes=16, rows=1, phi="silu"),
+    Case(16, 16, 6, 4, lanes=2, rows=2, prefetch=True, padding=True),
+    Case(8, 2, 9, 9, lanes=2, rows=4, value="linear", biases=1, B=20, causal=True),
+    Case(8, 8, 5, 9, lanes=4, rows=2, value="linear", normalisation="none", biases=1, B=9),
+    Case(8, 8, 5, 9, lanes=4, rows=4, value="linear", normalisation="none", padding=True),
+    Case(1, 16, 15, 17, rows=2, biases=2, B=2, value="linear"),
+    # bfloat16 in and out, float32 inside.
+    Case(16, 4, 17, 17, lanes=4, rows=2, biases=1, B=9, dtype=torch.bfloat16),
+    Case(3, 3, 5, 6, lanes=2, causal=True, dtype=torch.bfloat16),
+    Case(8, 2, 6, 7, rows=4, padding=True, phi="silu", prefetch=True, dtype=torch.bfloat16),
+]
+
+
+def draw(case, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).to(case.dtype)
+
+    q = normal(case.B, case.Tq, case.H, case.D)
+    k, v = (normal(case.B, case.Tk, case.H, case.D) for _ in "kv")
+    bias = normal(case.biases, case.H, case.Tq, case.Tk) if case.biases else None
+    padding = torch.rand(case.B, case.Tk, generator=generator) > 0.3 if case.padding else None
+    return (q, k, v, bias), padding, normal(*q.shape)
+
+
+SCALE, EPS = 0.7, 1e-6
+
+
+def reference(case, q, k, v, bias, padding):
+    spec = AttentionSpec(normalisation=case.normalisation, value=case.value, phi=case.phi)
+    mask = torch.ones(1, 1, case.Tq, case.Tk, dtype=torch.bool)
+    if case.causal:
+        mask = mask.tril(case.Tk - case.Tq)
+    if padding is not None:
+        mask = mask & padding[:, None, None]
+    if bias is not None:
+        bias = bias.repeat_interleave(case.B // case.biases, dim=0)
+    return reference_attention(q, k, v, spec=spec, scale=SCALE, eps=EPS, bias=bias, mask=mask)[0]
+
+
+def fused(case, q, k, v, bias, padding):
+    return small_head_attention(
+        q,
+        k,
+        v,
+        bias=bias,
+        padding=padding,
+        causal=case.causal,
+        scale=SCALE,
+        eps=EPS,
+        normalisation=case.normalisation,
+        value=case.value,
+        phi=case.phi,
+        deterministic=case.deterministic,
+    )
+
+
+def with_gradients(function, case, inputs, padding, upstream, dtype):
+    leaves = [None if x is None else x.detach().to(dtype).requires_grad_() for x in inputs]
+    output = function(case, *leaves, padding)
+    output.backward(upstream.to(dtype))
+    return [output.detach(), *(x.grad for x in leaves if x is not None)]
+
+
+def use_plan(monkeypatch, case):
+    plan = Plan(lanes=case.lanes, rows=case.rows, threads=64, prefetch=case.prefetch)
+    monkeypatch.setattr(small_head, "choose_plan", lambda pass_name, own: plan)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output_and_gradients_match_the_reference(case, monkeypatch):
+    use_plan(monkeypatch, case)
+    inputs, padding, upstream = draw(case)
+    exact = with_gradients(reference, case, inputs, padding, upstream, torch.float64)
+    plain = with_gradients(reference, case, inputs, padding, upstream, case.dtype)
+    ours = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    # A float32 sum of a few terms in another order may be off by a few roundings of the largest.
+    floor = 4e-6 if case.dtype == torch.float32 else 4e-3
+    for name, truth, theirs, mine in zip(
+        ("output", "dq", "dk", "dv", "dbias"), exact, plain, ours, strict=False
+    ):
+        assert mine.shape == truth.shape
+        error = (mine.double() - truth).abs().max().item()
+        allowed = 2 * (theirs.double() - truth).abs().max().item() + floor * truth.abs().max()
+        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+PLAIN = Case(8, 4, 5, 5, lanes=2, rows=2, B=4, biases=1)
+
+
+def test_layouts_of_the_inputs_do_not_matter(monkeypatch):
+    use_plan(monkeypatch, PLAIN)
+    (q, k, v, bias), _, _ = draw(PLAIN)
+    expected = fused(PLAIN, q, k, v, bias, None)
+    sliced = torch.stack([q, k, v], dim=2).unbind(2)  # token stride of three rows
+    assert torch.equal(fused(PLAIN, *sliced, bias, None), expected)
+    heads_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    assert torch.equal(fused(PLAIN, *heads_first, bias, None), expected)
+    storage = torch.zeros(q.numel() + 1)
+    misaligned = storage[1:].view(q.shape).copy_(q)
+    assert torch.equal(fused(PLAIN, misaligned, k, v, bias, None), expected)
+    same = k[:1].expand_as(k)
+    repeated = fused(PLAIN, q, same.contiguous(), v, bias, None)
+    assert torch.equal(fused(PLAIN, q, same, v, bias, None), repeated)
+
+
+def test_padded_tokens_do_not_matter_even_if_they_are_nan(monkeypatch):
+    case = Case(8, 4, 5, 5, lanes=2, rows=2, padding=True)
+    use_plan(monkeypatch, case)
+    (q, k, v, _), padding, upstream = draw(case)
+    padding[0] = False
+    clean = with_gradients(fused, case, (q, k, v, None), padding, upstream, torch.float32)
+    k, v = (x.masked_fill(~padding[:, :, None, None], float("nan")) for x in (k, v))
+    dirty = with_gradients(fused, case, (q, k, v, None), padding, upstream, torch.float32)
+    assert all(torch.equal(x, y) for x, y in zip(clean, dirty, strict=True))
+    assert not clean[0][0].any()
+    assert not dirty[2][~padding].any()
+
+
+@pytest.mark.parametrize(("B", "Tq", "Tk"), [(0, 3, 3), (2, 0, 3), (2, 3, 0)])
+def test_empty_axes(B, Tq, Tk, monkeypatch):
+    case = Case(8, 4, Tq, Tk, lanes=2, rows=2, B=B)
+    use_plan(monkeypatch, case)
+    inputs, _, upstream = draw(case)
+    for result in with_gradients(fused, case, inputs, None, upstream, torch.float32):
+        assert not result.any()
+
+
+def stacked_population(case, members):
+    draws = [draw(case, seed)[0] for seed in range(members)]
+    return [torch.stack(x).requires_grad_() for x in zip(*draws, strict=True)]
+
+
+def test_vmap_folds_a_population_into_the_batch(monkeypatch):
+    use_plan(monkeypatch, PLAIN)
+    leaves = stacked_population(PLAIN, 3)
+
+    def one(q, k, v, bias):
+        return fused(PLAIN, q, k, v, bias, None)
+
+    stacked = torch.func.vmap(one)(*leaves)
+    alone = torch.stack([one(*(x[i] for x in leaves)) for i in range(3)])
+    torch.testing.assert_close(stacked, alone)
+    weight = torch.randn_like(stacked)
+    expected = torch.autograd.grad((alone * weight).sum(), leaves)
+    got = torch.autograd.grad((stacked * weight).sum(), leaves)
+    torch.testing.assert_close(got, expected)
+
+    def loss(q, k, v, bias, weight):
+        return (one(q, k, v, bias) * weight).sum()
+
+    per_member = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2, 3)))(*leaves, weight)
+    torch.testing.assert_close(per_member, expected)
+
+
+@pytest.mark.parametrize("biases", [1, 2])
+def test_vmap_with_what_is_common_to_all_members(biases, monkeypatch):
+    case = Case(8, 4, 5, 5, lanes=2, rows=2, B=4, biases=biases, padding=True)
+    use_plan(monkeypatch, case)
+    q, k, v, _ = stacked_population(case, 3)
+    (*_, bias), padding, _ = draw(case)
+    bias.requires_grad_()
+
+    def one(q, bias):
+        return fused(case, q, k[0], v[0], bias, padding)
+
+    stacked = torch.func.vmap(one, in_dims=(0, None), out_dims=1)(q, bias)
+    alone = torch.stack([one(x, bias) for x in q], dim=1)
+    torch.testing.assert_close(stacked, alone)
+    expected = torch.autograd.grad(alone.square().sum(), (q, bias))
+    torch.testing.assert_close(torch.autograd.grad(stacked.square().sum(), (q, bias)), expected)
+
+    def loss(bias, q):
+        return one(q, bias).square().sum()
+
+    per_member = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(bias, q)
+    torch.testing.assert_close(per_member.sum(0), expected[1])
+
+
+def test_torch_accepts_the_operator(monkeypatch):
+    use_plan(monkeypatch, PLAIN)
+    (q, k, v, bias), _, _ = draw(PLAIN)
+    tensors = [x.requires_grad_() for x in (q, k, v, bias)]
+    options = (None, False, SCALE, EPS, "rms_head", "hidden", "relu", False)
+    torch.library.opcheck(torch.ops.hyla.small_head_attention.default, (*tensors, *options))
+
+
+def test_compiles_as_one_graph(monkeypatch):
+    use_plan(monkeypatch, PLAIN)
+    inputs, _, upstream = draw(PLAIN)
+    compiled = torch.compile(fused, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(PLAIN, *inputs, None).dtype == torch.bfloat16
+    expected = with_gradients(fused, PLAIN, inputs, None, upstream, torch.float32)
+    got = with_gradients(compiled, PLAIN, inputs, None, upstream, torch.float32)
+    torch.testing.assert_close(got, expected)
+
+
+def test_autocast_gradients_come_back_in_the_dtype_of_the_leaves(monkeypatch):
+    use_plan(monkeypatch, PLAIN)
+    (q, k, v, bias), _, _ = draw(PLAIN)
+    q.requires_grad_(), bias.requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = fused(PLAIN, q, k, v, bias, None)
+    output.float().square().sum().backward()
+    assert output.dtype == torch.bfloat16
+    assert q.grad.dtype == bias.grad.dtype == torch.float32
+
+
+def options(**changes):
+    member = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
+    return {"scale": 1.0, "eps": 1e-6, **member, **changes}
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("float32 or all bfloat16", {"q": torch.zeros(2, 3, 4, 2, dtype=torch.float16)}),
+        ("head sizes up to 16", {n: torch.zeros(2, 3, 4, 17) for n in "qkv"}),
+        ("with the batch, heads", {"k": torch.zeros(2, 3, 5, 2)}),
+        ("must divide the batch", {"bias": torch.zeros(3, 4, 3, 3)}),
+        (r"\[Bb, H, Tq, Tk\]", {"bias": torch.zeros(4, 3, 3)}),
+        ("boolean", {"padding": torch.ones(2, 3)}),
+        ("softmax", {"normalisation": "softmax"}),
+        ("deep", {"value": "deep"}),
+        ("tanh", {"phi": "tanh"}),
+    ],
+)
+def test_says_why_it_cannot_run(message, arguments):
+    given = {**{name: torch.zeros(2, 3, 4, 2) for name in "qkv"}, **options(), **arguments}
+    with pytest.raises(ValueError, match=message):
+        small_head_attention(**given)
+
+
+def test_cpu_tensors_are_refused_without_the_host_build(monkeypatch):
+    monkeypatch.setattr(small_head, "DEVICES", ("cuda",))
+    with pytest.raises(ValueError, match="on one CUDA device, got cpu"):
+        small_head_attention(*(torch.zeros(2, 3, 4, 2) for _ in "qkv"), **options())
+
+
+def test_plans_fit_the_machine():
+    for H in (1, 3, 8, 12, 16, 64, 100):
+        for D in (1, 2, 3, 4, 8, 16):
+            for B, T in ((1, 1), (128, 36), (1536, 36)):
+                for pass_name in ("forward", "query", "key"):
+                    own = torch.zeros(1, 1, 1, 1).expand(B, T, H, D)
+                    plan = small_head.choose_plan(pass_name, own)
+                    assert plan.lanes in (1, 2, 4, 8, 16, 32)
+                    assert plan.lanes <= H
+                    assert plan.rows in (1, 2, 4)

@@ -1,0 +1,274 @@
+"""The small-head kernel on a GPU, held to the float64 reference.
+
+An error is allowed to be twice that of the same computation in plain torch at the same dtype.
+"""
+
+import itertools
+
+import pytest
+import torch
+
+from hyla.attention.kernels import small_head
+from hyla.attention.kernels.ops import small_head_attention
+from hyla.attention.kernels.small_head import Plan
+from hyla.attention.reference import reference_attention
+from hyla.attention.spec import AttentionSpec
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+SCALE, EPS = 0.7, 1e-6
+HYLA = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
+FLOOR = {torch.float32: 4e-6, torch.bfloat16: 4e-3}  # roundings of the largest entry
+
+
+@pytest.fixture(autouse=True)
+def _poison(monkeypatch):
+    """Fill what the kernel is to write with NaN, so that an entry it forgets is seen."""
+    empty = torch.empty
+
+    def poisoned(*shape, **like):
+        fresh = empty(*shape, **like)
+        return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
+
+    monkeypatch.setattr(small_head.torch, "empty", poisoned)
+
+
+@pytest.fixture(autouse=True)
+def _full_float32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+def normal(*shape, dtype=torch.float32, scale=1.0):
+    return (scale * torch.randn(*shape, device="cuda")).to(dtype)
+
+
+def reference(q, k, v, bias=None, padding=None, *, causal=False, **member):
+    spec = AttentionSpec(**member)
+    mask = torch.ones(1, 1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
+    if causal:
+        mask = mask.tril(k.shape[1] - q.shape[1])
+    if padding is not None:
+        mask = mask & padding[:, None, None]
+    if bias is not None:
+        bias = bias.repeat_interleave(q.shape[0] // bias.shape[0], dim=0)
+    return reference_attention(q, k, v, spec=spec, scale=SCALE, eps=EPS, bias=bias, mask=mask)[0]
+
+
+def fused(q, k, v, bias=None, padding=None, **options):
+    return small_head_attention(
+        q, k, v, bias=bias, padding=padding, scale=SCALE, eps=EPS, **options
+    )
+
+
+def with_gradients(function, tensors, padding, upstream, dtype, **options):
+    leaves = [None if x is None else x.detach().to(dtype).requires_grad_() for x in tensors]
+    output = function(*leaves, padding, **options)
+    output.backward(upstream.to(dtype))
+    return [output.detach(), *(x.grad for x in leaves if x is not None)]
+
+
+def assert_as_good_as_torch(tensors, padding=None, **options):
+    dtype = tensors[0].dtype
+    upstream = torch.randn_like(tensors[0])
+    exact = with_gradients(reference, tensors, padding, upstream, torch.float64, **options)
+    plain = with_gradients(reference, tensors, padding, upstream, dtype, **options)
+    ours = with_gradients(fused, tensors, padding, upstream, dtype, **options)
+    names = ("output", "dq", "dk", "dv", "dbias")
+    for name, truth, theirs, mine in zip(names, exact, plain, ours, strict=False):
+        error = (mine.double() - truth).abs().max().item()
+        allowed = 2 * (theirs.double() - truth).abs().max().item()
+        allowed += FLOOR[dtype] * truth.abs().max().item()
+        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+SIZES = [(1, 4), (3, 2), (8, 2), (12, 8), (16, 4), (16, 16), (64, 4), (64, 8)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(("H", "D"), SIZES, ids=[f"H{H}D{D}" for H, D in SIZES])
+def test_every_length_matches_the_reference(H, D, dtype):
+    torch.manual_seed(0)
+    for T in (1, 2, 15, 16, 17, 36, 63, 96, 127):
+        q, k, v = (normal(4, T, H, D, dtype=dtype) for _ in "qkv")
+        assert_as_good_as_torch((q, k, v, normal(2, H, T, T)), **HYLA, causal=T % 2 == 0)
+
+
+@pytest.mark.parametrize(
+    ("normalisation", "value", "phi"),
+    [
+        *itertools.product(["rms_head"], ["hidden"], small_head.PHIS),
+        ("none", "hidden", "gelu"),
+        ("rms_head", "linear", "relu"),
+        ("none", "linear", "relu"),
+    ],
+)
+def test_every_member_of_the_family_with_masks(normalisation, value, phi):
+    torch.manual_seed(1)
+    for Tq, Tk, causal in ((36, 36, True), (17, 33, True), (33, 17, True), (9, 40, False)):
+        q, k, v = normal(6, Tq, 16, 4), normal(6, Tk, 16, 4), normal(6, Tk, 16, 4)
+        padding = torch.rand(6, Tk, device="cuda") > 0.3
+        padding[0] = False
+        member = {"normalisation": normalisation, "value": value, "phi": phi}
+        assert_as_good_as_torch((q, k, v, None), padding, **member, causal=causal)
+
+
+PLANS = [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 2), (16, 1)]
+
+
+@pytest.mark.parametrize(("lanes", "rows"), PLANS, ids=[f"G{G}R{R}" for G, R in PLANS])
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_every_plan_computes_the_same(lanes, rows, prefetch, monkeypatch):
+    torch.manual_seed(2)
+    plan = Plan(lanes=lanes, rows=rows, prefetch=prefetch)
+    monkeypatch.setattr(small_head, "choose_plan", lambda pass_name, own: plan)
+    q, k, v = (normal(70, 36, 16, 4) for _ in "qkv")
+    assert_as_good_as_torch((q, k, v, normal(2, 16, 36, 36)), **HYLA)
+
+
+def test_strided_and_expanded_inputs():
+    torch.manual_seed(3)
+    packed = normal(5, 36, 3, 16, 4)  # one projection, as a module makes it
+    q, k, v = packed.unbind(2)
+    assert_as_good_as_torch((q, k, v, None), **HYLA)
+    assert_as_good_as_torch((q, k[:1].expand(5, -1, -1, -1), v.flip(1), None), **HYLA)
+    heads_first = normal(5, 16, 36, 4).transpose(1, 2)
+    assert_as_good_as_torch((heads_first, heads_first, v, None), **HYLA)
+    misaligned = normal(5 * 36 * 64 + 1)[1:].view(5, 36, 16, 4)
+    assert_as_good_as_torch((misaligned, k, v, None), **HYLA)
+    bias = normal(16, 36, 1).expand(1, 16, 36, 36)
+    assert_as_good_as_torch((q, k, v, bias), **HYLA)
+
+
+def test_padded_tokens_do_not_matter_even_if_they_are_nan():
+    torch.manual_seed(4)
+    q, k, v = (normal(3, 9, 16, 4) for _ in "qkv")
+    padding = torch.arange(9, device="cuda") < torch.tensor([[9], [4], [0]], device="cuda")
+    clean = fused(q, k, v, padding=padding, **HYLA)
+    k, v = (x.masked_fill(~padding[:, :, None, None], float("nan")) for x in (k, v))
+    k.requires_grad_()
+    dirty = fused(q, k, v, padding=padding, **HYLA)
+    assert torch.equal(clean, dirty)
+    dirty.sum().backward()
+    assert torch.equal(k.grad[~padding], torch.zeros_like(k.grad[~padding]))
+
+
+def test_batch_beyond_a_grid_dimension():
+    torch.manual_seed(5)
+    q, k, v = (normal(70_000, 2, 8, 2) for _ in "qkv")
+    assert_as_good_as_torch((q, k, v, None), **HYLA)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+@pytest.mark.parametrize("phi", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_extreme_inputs_stay_finite(scale, phi):
+    torch.manual_seed(6)
+    for normalisation in ("rms_head", "none"):
+        member = {"normalisation": normalisation, "value": "hidden", "phi": phi}
+        tensors = (*(normal(4, 17, 16, 4, scale=scale) for _ in "qkv"), None)
+        upstream = torch.randn_like(tensors[0])
+        results = with_gradients(fused, tensors, None, upstream, torch.float32, **member)
+        assert all(x.isfinite().all() for x in results)
+
+
+def test_deterministic_runs_are_identical():
+    torch.manual_seed(7)
+    tensors = (*(normal(256, 36, 16, 4) for _ in "qkv"), normal(1, 16, 36, 36))
+    upstream = torch.randn_like(tensors[0])
+    options = {"deterministic": True, **HYLA}
+    first, second = (
+        with_gradients(fused, tensors, None, upstream, torch.float32, **options) for _ in range(2)
+    )
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+    atomic = with_gradients(fused, tensors, None, upstream, torch.float32, **HYLA)
+    torch.testing.assert_close(atomic, first, rtol=1e-4, atol=1e-3)
+
+
+def test_vmap_folds_a_population_into_the_batch():
+    torch.manual_seed(8)
+    q, k, v = (normal(3, 10, 36, 16, 4).requires_grad_() for _ in "qkv")
+    bias = normal(3, 1, 16, 36, 36).requires_grad_()
+    leaves = (q, k, v, bias)
+
+    def one(q, k, v, bias):
+        return fused(q, k, v, bias, **HYLA)
+
+    stacked = torch.func.vmap(one)(*leaves)
+    alone = torch.stack([one(*(x[i] for x in leaves)) for i in range(3)])
+    torch.testing.assert_close(stacked, alone)
+    weight = torch.randn_like(stacked)
+    expected = torch.autograd.grad((alone * weight).sum(), leaves)
+    got = torch.autograd.grad((stacked * weight).sum(), leaves)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+    def loss(q, k, v, bias, weight):
+        return (one(q, k, v, bias) * weight).sum()
+
+    per_member = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2, 3)))(*leaves, weight)
+    torch.testing.assert_close(per_member, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_compiles_as_one_graph():
+    torch.manual_seed(9)
+    tensors = (*(normal(8, 36, 16, 4) for _ in "qkv"), normal(1, 16, 36, 36))
+    upstream = torch.randn_like(tensors[0])
+
+    def layer(q, k, v, bias, padding, **options):
+        return 2 * fused(q.sin(), k, v, bias, padding, **options).cos()
+
+    eager = with_gradients(layer, tensors, None, upstream, torch.float32, **HYLA)
+    compiled = torch.compile(layer, fullgraph=True)
+    got = with_gradients(compiled, tensors, None, upstream, torch.float32, **HYLA)
+    torch.testing.assert_close(got, eager, rtol=1e-4, atol=1e-4)
+
+
+def test_captured_in_a_cuda_graph_and_replayed():
+    torch.manual_seed(10)
+    leaves = [normal(16, 36, 16, 4).requires_grad_() for _ in "qkv"]
+    leaves.append(normal(1, 16, 36, 36).requires_grad_())
+    options = {"deterministic": True, **HYLA}
+
+    def step():
+        output = fused(*leaves, **options)
+        return output, *torch.autograd.grad(output.sum(), leaves)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()  # compiles
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        for leaf in leaves:
+            leaf.copy_(torch.randn_like(leaf))
+    graph.replay()
+    torch.cuda.synchronize()
+    for mine, truth in zip(captured, step(), strict=True):
+        assert torch.equal(mine, truth)
+
+
+def test_autocast_casts_to_its_dtype():
+    torch.manual_seed(11)
+    q, k, v = (normal(4, 36, 16, 4).requires_grad_() for _ in "qkv")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output = fused(q, k, v, **HYLA)
+    assert output.dtype == torch.bfloat16
+    output.float().sum().backward()
+    assert q.grad is not None
+    assert q.grad.dtype == torch.float32
+
+
+def test_a_second_device_stream_is_used():
+    torch.manual_seed(12)
+    q, k, v = (normal(4, 36, 16, 4) for _ in "qkv")
+    expected = fused(q, k, v, **HYLA)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        got = fused(q, k, v, **HYLA)
+    stream.synchronize()
+    assert torch.equal(got, expected)

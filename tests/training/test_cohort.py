@@ -1,0 +1,111 @@
+"""A run that does not fit into memory is split, and nothing else changes."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from hyla.training.cohort import Cohort
+from hyla.training.population import Member, Population
+from tiny_runs import different_members, tiny_population
+
+MEMBERS = different_members(5)
+MODEL = {"attention_dropout": 0.1, "num_layers": 1}
+
+
+class SmallGpu:
+    """Builds populations of at most `room` members, and runs out of memory above that."""
+
+    def __init__(self, room: int, *, when: str = "build"):
+        self.room = room
+        self.when = when
+
+    def __call__(self, members: Sequence[Member]) -> Population:
+        population = tiny_population("fuzzy", list(members), model=MODEL)
+
+        def out_of_memory() -> None:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+        if len(members) > self.room:
+            if self.when == "build":
+                out_of_memory()
+            population.prepare = out_of_memory
+        return population
+
+
+def cohort(room: int, *, when: str = "build") -> tuple[Cohort, list[str]]:
+    said: list[str] = []
+    return Cohort(MEMBERS, SmallGpu(room, when=when), said.append), said
+
+
+def sizes(cohort: Cohort) -> list[int]:
+    return [len(part.members) for part in cohort.parts]
+
+
+def assert_same_state(got: Cohort, want: Cohort) -> None:
+    state = got.state()
+    assert state.keys() == want.state().keys()
+    for name, tensor in want.state().items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_what_fits_is_one_population_and_says_nothing():
+    whole, said = cohort(5)
+    assert sizes(whole) == [5]
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("room", "want"), [(4, [3, 2]), (3, [3, 2]), (2, [2, 1, 2]), (1, [1, 1, 1, 1, 1])]
+)
+@pytest.mark.parametrize("when", ["build", "prepare"])
+def test_a_split_is_announced_and_keeps_the_order(room, want, when):
+    split, said = cohort(room, when=when)
+    assert sizes(split) == want
+    assert [member for part in split.parts for member in part.members] == MEMBERS
+    assert len(said) == len(want) - 1
+    assert "5 models do not fit into the GPU's memory together: training 3 and 2" in said[0]
+
+
+def test_the_split_changes_no_numbers():
+    whole, _ = cohort(5)
+    split, _ = cohort(2)
+    for both in (whole, split):
+        both.train(6)
+        both.train(2)
+    assert split.step == whole.step == 8
+    assert_same_state(split, whole)
+    assert split.mean_losses() == pytest.approx(whole.mean_losses(), rel=1e-5)
+    assert split.diverged_at() == whole.diverged_at() == [-1] * 5
+    want = whole.evaluate("ood", 16)
+    for name, values in split.evaluate("ood", 16).items():
+        assert len(values) == 5
+        assert values == pytest.approx(want[name], rel=1e-4)
+
+
+@pytest.mark.parametrize("rooms", [(5, 2), (2, 5), (3, 1)])
+def test_a_state_loads_under_another_split(rooms):
+    first, _ = cohort(rooms[0])
+    first.train(4)
+    state = {name: tensor.clone() for name, tensor in first.state().items()}
+    second, _ = cohort(rooms[1])
+    second.load_state(state)
+    assert second.step == 4
+    for name, tensor in second.state().items():
+        assert tensor.equal(state[name]), name
+    first.train(4)
+    second.train(4)
+    assert_same_state(second, first)
+
+
+def test_one_model_that_does_not_fit_is_an_error_that_says_what_to_do():
+    with pytest.raises(RuntimeError, match=r"Even one model does not fit .* smaller batch_size"):
+        cohort(0)
+
+
+def test_another_error_is_not_taken_for_a_full_memory():
+    def broken(members: Sequence[Member]) -> Population:
+        raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        Cohort(MEMBERS, broken, print)
