@@ -125,7 +125,8 @@ def test_every_plan_computes_the_same(lanes, rows, prefetch, monkeypatch):
     plan = Plan(lanes=lanes, rows=rows, prefetch=prefetch)
     monkeypatch.setattr(small_head, "choose_plan", lambda pass_name, own: plan)
     q, k, v = (normal(70, 36, 16, 4) for _ in "qkv")
-    assert_as_good_as_torch((q, k, v, normal(2, 16, 36, 36)), **HYLA)
+    # Smooth: among 360,000 hidden units some are so near ReLU's kink that rounding decides.
+    assert_as_good_as_torch((q, k, v, normal(2, 16, 36, 36)), **HYLA | {"phi": "silu"})
 
 
 def test_strided_and_expanded_inputs():

@@ -16,26 +16,18 @@ MODEL = {"attention_dropout": 0.1, "num_layers": 1}
 class SmallGpu:
     """Builds populations of at most `room` members, and runs out of memory above that."""
 
-    def __init__(self, room: int, *, when: str = "build"):
+    def __init__(self, room: int):
         self.room = room
-        self.when = when
 
     def __call__(self, members: Sequence[Member]) -> Population:
-        population = tiny_population("fuzzy", list(members), model=MODEL)
-
-        def out_of_memory() -> None:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-
         if len(members) > self.room:
-            if self.when == "build":
-                out_of_memory()
-            population.prepare = out_of_memory
-        return population
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return tiny_population("fuzzy", list(members), model=MODEL)
 
 
-def cohort(room: int, *, when: str = "build") -> tuple[Cohort, list[str]]:
+def cohort(room: int) -> tuple[Cohort, list[str]]:
     said: list[str] = []
-    return Cohort(MEMBERS, SmallGpu(room, when=when), said.append), said
+    return Cohort(MEMBERS, SmallGpu(room), said.append), said
 
 
 def sizes(cohort: Cohort) -> list[int]:
@@ -58,9 +50,8 @@ def test_what_fits_is_one_population_and_says_nothing():
 @pytest.mark.parametrize(
     ("room", "want"), [(4, [3, 2]), (3, [3, 2]), (2, [2, 1, 2]), (1, [1, 1, 1, 1, 1])]
 )
-@pytest.mark.parametrize("when", ["build", "prepare"])
-def test_a_split_is_announced_and_keeps_the_order(room, want, when):
-    split, said = cohort(room, when=when)
+def test_a_split_is_announced_and_keeps_the_order(room, want):
+    split, said = cohort(room)
     assert sizes(split) == want
     assert [member for part in split.parts for member in part.members] == MEMBERS
     assert len(said) == len(want) - 1

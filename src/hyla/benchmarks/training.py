@@ -99,7 +99,14 @@ def measure_case(case: Case, device: torch.device, seconds: float) -> dict[str, 
     return row
 
 
-def build(case: Case, device: torch.device, *, backend: str = "auto", **options) -> Population:
+def build(
+    case: Case,
+    device: torch.device,
+    *,
+    backend: str = "auto",
+    precision: str | None = None,
+    compile: bool | None = None,
+) -> Population:
     """Return the paper's population for a case, ready to train."""
     config = config_from_tree(
         merge(
@@ -117,7 +124,8 @@ def build(case: Case, device: torch.device, *, backend: str = "auto", **options)
         total_steps=config.steps,
         batch_size=config.batch_size,
         device=device,
-        **{"precision": case.precision} | options,
+        precision=precision or case.precision,
+        compile=compile,
     )
 
 

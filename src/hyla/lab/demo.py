@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from hyla.lab.store import read_run
 from hyla.training import config_from_tree, load_preset, merge, train
 from hyla.training.loop import run_path
 from hyla.training.run_directory import read_metrics

@@ -35,14 +35,8 @@ class MultiHeadAttention(nn.Module):
         qk_dim = embed_dim if qk_dim is None else qk_dim
         v_dim = embed_dim if v_dim is None else v_dim
         check_positive(embed_dim=embed_dim, num_heads=num_heads, qk_dim=qk_dim, v_dim=v_dim)
-        for name, size in (("qk_dim", qk_dim), ("v_dim", v_dim)):
-            if size % num_heads:
-                raise ValueError(
-                    f"{name}={size} does not divide into num_heads={num_heads} heads; "
-                    f"use a multiple such as {num_heads * max(1, round(size / num_heads))}"
-                )
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        check_heads(num_heads, qk_dim=qk_dim, v_dim=v_dim)
+        check_dropout(dropout=dropout)
         self.num_heads = num_heads
         self.spec = resolve_spec(attention)
         self.rotary = rotary
@@ -140,3 +134,20 @@ class MultiHeadAttention(nn.Module):
         w_value = self.v_proj.weight.unflatten(0, (self.num_heads, -1))
         w_out = self.out_proj.weight.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
         return w_value, w_out
+
+
+def check_heads(num_heads: int, **sizes: int) -> None:
+    """Raise a ValueError for the first size that the heads cannot share equally."""
+    for name, size in sizes.items():
+        if size % num_heads:
+            raise ValueError(
+                f"{name}={size} does not divide into num_heads={num_heads} heads; "
+                f"use a multiple such as {num_heads * max(1, round(size / num_heads))}"
+            )
+
+
+def check_dropout(**rates: float) -> None:
+    """Raise a ValueError for the first rate that is not in [0, 1)."""
+    for name, rate in rates.items():
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name} must be in [0, 1), got {rate}")

@@ -13,7 +13,7 @@ from hyla.attention import AttentionSpec, resolve_spec
 from hyla.nn.cache import KeyValueCache
 from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla.nn.initialise import initialise_linear_
-from hyla.nn.multi_head_attention import MultiHeadAttention
+from hyla.nn.multi_head_attention import MultiHeadAttention, check_dropout, check_heads
 from hyla.nn.positions import T5RelativeBias, check_positive
 
 POSITIONS = ("t5", "t5_bidirectional", "rotary", "none")
@@ -23,35 +23,48 @@ LAYER_NORM_EPS = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """Shape of a `Transformer`, before the width factor is applied.
-
-    `inputs="vectors"`: [B, T, input_dim] through a dense embedding. `inputs="tokens"`: ids
-    [B, T] below `input_dim`; `tied` then uses the embedding as the output projection.
-    `qk_dim` and `v_dim` are totals over the heads. The width factor multiplies embedding, qk, v,
-    MLP and the number of heads, so that heads keep their size. `sequence_length` is the number of
-    buckets and the largest distance of the T5 bias.
-    """
+    """Shape of a `Transformer`, before the width factor is applied."""
 
     input_dim: int
+    """Size of an input vector, or number of token ids."""
     output_dim: int
+    """Number of logits."""
     sequence_length: int
+    """Number of buckets and largest distance of the T5 bias."""
     embed_dim: int
+    """Size of the residual stream."""
     qk_dim: int
+    """Size of queries and keys, all heads together."""
     v_dim: int
+    """Size of values, all heads together."""
     mlp_dim: int
+    """Hidden size of the feed-forward network."""
     num_heads: int
+    """Number of heads: the size of the latent code."""
     num_layers: int
+    """Number of blocks."""
     attention: str | AttentionSpec = "hyla"
+    """Preset of the attention family (hyla, softmax, linear, ...)."""
     inputs: Literal["vectors", "tokens"] = "vectors"
+    """Whether inputs are vectors [B, T, input_dim] or token ids [B, T]."""
     tied: bool = False
+    """Use the token embedding as the output projection."""
     positions: str = "t5"
+    """t5 (unidirectional, as the authors'), t5_bidirectional, rotary or none."""
     causal: bool = False
+    """Let every position see itself and earlier ones alone."""
     feed_forward: str = "gelu"
+    """gelu, swiglu or moe (mixture of experts)."""
     num_experts: int = 4
+    """Experts of the mixture."""
     top_k: int = 2
+    """Experts that each token is routed to."""
     width_factor: int = 1
+    """Multiplies embedding, qk, v, MLP and the number of heads; heads keep their size."""
     attention_dropout: float = 0.0
+    """Rate at which query-key pairs are dropped in training, for all heads at once."""
     backend: str = "auto"
+    """What computes attention: auto, reference or fused."""
 
     def __post_init__(self):
         check_positive(
@@ -66,6 +79,8 @@ class TransformerConfig:
             num_layers=self.num_layers,
             width_factor=self.width_factor,
         )
+        check_heads(self.num_heads, qk_dim=self.qk_dim, v_dim=self.v_dim)
+        check_dropout(attention_dropout=self.attention_dropout)
         resolve_spec(self.attention)
         for name, options in (("positions", POSITIONS), ("feed_forward", FEED_FORWARDS)):
             value = getattr(self, name)

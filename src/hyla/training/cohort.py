@@ -21,6 +21,7 @@ class Cohort:
         build: Callable[[Sequence[Member]], Population],
         say: Callable[[str], None],
     ):
+        """`build` makes a population that is ready to train, and may run out of memory."""
         self.members = tuple(members)
         self._build = build
         self._say = say
@@ -28,9 +29,7 @@ class Cohort:
 
     def _fit(self, members: Sequence[Member]) -> list[Population]:
         try:
-            population = self._build(members)
-            population.prepare()
-            return [population]
+            return [self._build(members)]
         except torch.cuda.OutOfMemoryError as error:
             if len(members) == 1:
                 raise RuntimeError(

@@ -13,11 +13,10 @@ from importlib import resources
 from itertools import product
 from typing import Any
 
-import torch
 import yaml
 
 from hyla._errors import nearest
-from hyla.nn import Transformer, TransformerConfig
+from hyla.nn import TransformerConfig
 from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig, Task
 from hyla.training.population import Member
 from hyla.training.precision import check_precision
@@ -80,8 +79,6 @@ class TrainConfig:
                     f"evaluation.splits: {split!r} is unknown{nearest(split, known)}; "
                     f"choose from {known}"
                 )
-        with torch.device("meta"):
-            Transformer(self.model)  # sizes that do not go together are told before any run begins
 
     def build_task(self) -> Task:
         """Return the task itself."""

@@ -104,8 +104,11 @@ class _Training:
         self.names = [str(member) for member in config.members]
         task = config.build_task()
 
+        # Parts of a population take turns, so their graphs can work in the same memory.
+        graph_pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
         def build(members: Sequence[Member]) -> Population:
-            return Population(
+            population = Population(
                 task,
                 config.model,
                 members,
@@ -114,10 +117,13 @@ class _Training:
                 device=device,
                 precision=config.precision,
                 compile=compile,
+                graph_pool=graph_pool,
             )
+            population.prepare(config.evaluation.splits)
+            return population
 
-        torch.compiler.reset()  # its limit of recompilations counts across the runs of a process
         if device.type == "cuda":
+            torch.compiler.reset()  # its limit of recompilations counts across a process's runs
             torch.cuda.reset_peak_memory_stats(device)
             progress.message("compiling and capturing the training step")
         self.cohort = Cohort(config.members, build, progress.message)

@@ -10,6 +10,7 @@ graph and replayed, unless `compile` is off. On a CPU it runs as it is, which is
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from hyla.nn import Transformer, TransformerConfig
-from hyla.tasks import Batch, Task
+from hyla.tasks import Batch, Sampler, Task
 from hyla.training.objectives import objective_of
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
 from hyla.training.precision import autocast, check_precision, matmul_precision
@@ -35,6 +36,11 @@ class Member:
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     warmup_steps: int = 100
+
+    def __post_init__(self):
+        for name in ("learning_rate", "weight_decay", "warmup_steps"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
     def __str__(self) -> str:
         return (
@@ -57,6 +63,7 @@ class Population:
         device: torch.device | str = "cpu",
         precision: str = "float32",
         compile: bool | None = None,
+        graph_pool: Any = None,
     ):
         check_precision(precision)
         self.task = task
@@ -98,17 +105,25 @@ class Population:
         self._losses = self._compiled(self._population_losses)
         self._update = self._compiled(self._apply_update)
         self._draw = self._compiled(self._draw_batch)
-        self._evaluators: dict[str, Callable[[Tensor], dict[str, Tensor]]] = {}
+        self._score = self._compiled(self._score_batch)
+        self._evaluation_samplers: dict[tuple[str, int], Sampler] = {}
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph_pool = graph_pool
 
     # --- training -------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Take all the memory that training needs, before the first step. Changes no numbers."""
-        if self.device.type == "cuda" and self._compile and self._graph is None:
-            self._model.train()
-            with matmul_precision(self.precision):
-                self._capture()
+    def prepare(self, splits: Sequence[str] = ()) -> None:
+        """Compile and take all memory before the first step. Changes no numbers.
+
+        `splits` are those to be evaluated later.
+        """
+        if self.device.type != "cuda" or not self._compile or self._graph is not None:
+            return
+        for split in splits:
+            self.evaluate(split, EVALUATION_BATCH)
+        self._model.train()
+        with matmul_precision(self.precision):
+            self._capture()
 
     def train(self, steps: int) -> None:
         """Take `steps` optimisation steps."""
@@ -120,8 +135,9 @@ class Population:
                 take_step()
 
     def mean_losses(self) -> Float[Tensor, " P"]:
-        """Mean training loss of each member since the last call."""
+        """Mean training loss of each member since the last call; NaN if it has diverged."""
         mean = self.loss_sum / self.losses_summed.clamp(min=1)
+        mean = mean.masked_fill(~self.alive, torch.nan)
         self.loss_sum.zero_()
         self.losses_summed.zero_()
         return mean
@@ -187,37 +203,35 @@ class Population:
                 self._train_step()
         torch.cuda.current_stream(self.device).wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._graph_pool):
             self._train_step()
         self.load_state(before)
         self._graph = graph
+        torch.cuda.empty_cache()  # what the rehearsal took; the graph has memory of its own
 
     # --- evaluation -----------------------------------------------------------------------------
 
     def evaluate(self, split: str, instances: int) -> dict[str, Float[Tensor, " P"]]:
         """Metrics of each member on the first `instances` of a split (rounded up to batches)."""
         size = min(instances, EVALUATION_BATCH)
-        key = f"{split}/{size}"
-        if key not in self._evaluators:
-            sampler = self.task.sampler(
+        if (split, size) not in self._evaluation_samplers:
+            self._evaluation_samplers[split, size] = self.task.sampler(
                 split, seeds=self._seeds, batch_size=size, device=self.device
             )
-            self._evaluators[key] = self._compiled(lambda index: self._score(sampler(index)))
+        sample = self._evaluation_samplers[split, size]
         totals: dict[str, Tensor] = {}
         self._model.eval()
         with torch.no_grad(), matmul_precision(self.precision):
             for index in range(-(-instances // size)):
-                position = torch.tensor(index, device=self.device)
-                for name, value in self._evaluators[key](position).items():
+                for name, value in self._score(self._views, sample(index)).items():
                     totals[name] = totals[name] + value if name in totals else value
         return self.objective.finish(totals)
 
-    def _score(self, batch: Batch) -> dict[str, Tensor]:
+    def _score_batch(self, views: list[Tensor], batch: Batch) -> dict[str, Tensor]:
         def score(views: list[Tensor], batch: Batch) -> dict[str, Tensor]:
-            logits = self._logits(views, batch, None)
-            return self.objective.sums(logits, batch)
+            return self.objective.sums(self._logits(views, batch, None), batch)
 
-        return torch.vmap(score)(self._views, batch)
+        return torch.vmap(score)(views, batch)
 
     # --- state ----------------------------------------------------------------------------------
 

@@ -25,13 +25,13 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import torch
 
+from hyla import __version__
 from hyla.training.checkpoint import JSON, write_atomically
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -256,7 +256,7 @@ def _add_provenance(path: Path) -> None:
     starts.append(
         {
             "started": _now(),
-            "hyla": metadata.version("hyla"),
+            "hyla": __version__,
             "git_commit": _git_commit(),
             "python": platform.python_version(),
             "torch": torch.__version__,
