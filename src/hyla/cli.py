@@ -22,6 +22,8 @@ Start with `hyla train fuzzy`: it trains a small HYLA transformer in a few minut
 _COMMANDS = {
     "train": "Train models on a task: one, or a population that differs in seeds and settings.",
     "sweep": "Train every combination of a grid of settings, and choose the best fairly.",
+    "demo": "Show the paper's effect in minutes: HYLA against softmax and linear attention.",
+    "bench": "Measure speed on this machine, beside the authors' code.",
 }
 
 

@@ -113,7 +113,7 @@ def test_unknown_terms_is_absent_where_the_last_quarter_is_too_small():
 @pytest.mark.parametrize("name", ["num_variables", "num_terms", "sequence_length"])
 @pytest.mark.parametrize("value", [0, -1, 1.5])
 def test_sizes_must_be_positive(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be a positive integer, got {value}"):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got {value}"):
         FuzzyLogicConfig(**{name: value})
 
 

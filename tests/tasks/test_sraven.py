@@ -174,10 +174,10 @@ def test_dimensions():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_features": 0}, "num_features must be a positive integer, got 0"),
+        ({"num_features": 0}, "num_features must be at least 1, got 0"),
         ({"num_features": 1}, r"num_features must be at least 2.*got 1"),
-        ({"num_values": -2}, "num_values must be a positive integer, got -2"),
-        ({"grid_size": 0}, "grid_size must be a positive integer, got 0"),
+        ({"num_values": -2}, "num_values must be at least 1, got -2"),
+        ({"grid_size": 0}, "grid_size must be at least 1, got 0"),
         ({"grid_size": 1}, "grid_size must be at least 2, got 1"),
         ({"num_values": 3, "grid_size": 4}, "num_values must be at least grid_size=4.*got 3"),
         ({"rules": ("constant", "adition")}, r"'adition' is not one of.*did you mean 'addition'"),

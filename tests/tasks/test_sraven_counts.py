@@ -104,7 +104,7 @@ def test_the_papers_setting():
 
 
 def test_sizes_must_be_positive():
-    with pytest.raises(ValueError, match="num_features must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match="num_features must be at least 1, got 0"):
         num_tasks(num_rules=8, num_features=0, grid_size=3)
-    with pytest.raises(ValueError, match="num_values must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match="num_values must be at least 1, got 0"):
         num_instances(num_features=1, num_values=0, grid_size=3)

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from hyla._errors import check_positive
 from hyla.nn.initialise import initialise_linear_, lecun_normal_
-from hyla.nn.positions import check_positive
 
 
 class GeluMlp(nn.Module):

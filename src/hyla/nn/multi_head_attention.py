@@ -6,10 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from hyla._errors import check_positive
 from hyla.attention import AttentionSpec, attention, resolve_spec
 from hyla.nn.cache import KeyValueCache
 from hyla.nn.initialise import initialise_linear_, lecun_normal_
-from hyla.nn.positions import check_positive, rotary
+from hyla.nn.positions import rotary
 
 
 class MultiHeadAttention(nn.Module):

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from hyla._errors import check_positive
+
 
 class T5RelativeBias(nn.Module):
     """A learned bias per head and bucket of relative distance, added to the scores.
@@ -79,10 +81,3 @@ def rotary(
     first, second = x.to(dtype).chunk(2, dim=-1)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return rotated.to(x.dtype)
-
-
-def check_positive(**sizes: int) -> None:
-    """Raise a ValueError for the first size that is not a positive integer."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")

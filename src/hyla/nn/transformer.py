@@ -8,13 +8,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hyla._errors import nearest
+from hyla._errors import check_positive, nearest
 from hyla.attention import AttentionSpec, resolve_spec
 from hyla.nn.cache import KeyValueCache
 from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla.nn.initialise import initialise_linear_
 from hyla.nn.multi_head_attention import MultiHeadAttention, check_dropout, check_heads
-from hyla.nn.positions import T5RelativeBias, check_positive
+from hyla.nn.positions import T5RelativeBias
 
 POSITIONS = ("t5", "t5_bidirectional", "rotary", "none")
 FEED_FORWARDS = ("gelu", "swiglu", "moe")

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from hyla._errors import nearest
+from hyla._errors import check_positive, nearest
 from hyla.tasks.randomness import MAX_INSTANCES
 from hyla.tasks.splits import Combination
 
@@ -183,10 +183,3 @@ def check_combinable(**sizes: int) -> None:
                 f"{name} must be at least 2, because a combination of one constituent cannot be "
                 f"held out while training shows that constituent, got {size}"
             )
-
-
-def check_positive(**sizes: int) -> None:
-    """Raise a ValueError naming the first size that is not a positive integer."""
-    for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name} must be a positive integer, got {size!r}")

@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from hyla._errors import check_positive
 from hyla.tasks.base import (
     Batch,
     Manifest,
     Sampler,
     Task,
     check_combinable,
-    check_positive,
     pick_combinations,
     stack_combinations,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hyla.tasks.base import check_positive
+from hyla._errors import check_positive
 from hyla.tasks.sraven.rules import PAPER_RULES, RULES
 
 
