@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import safetensors
 import safetensors.torch
@@ -45,7 +45,7 @@ class Checkpoint:
     path: Path
     step: int
     tensors: dict[str, Tensor]
-    meta: dict[str, JSON]
+    meta: dict[str, Any]
 
 
 def newest_step(directory: Path) -> int | None:

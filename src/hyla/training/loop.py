@@ -131,17 +131,19 @@ class _Training:
             used = torch.cuda.max_memory_allocated(device) / 2**30
             progress.message(f"GPU memory of {len(config.members)} models: {used:.2f} GiB")
         self.headline = self.cohort.parts[0].objective.headline
-        self.seconds = 0.0  # spent on training and evaluation by all processes of this run
+        # Of all processes of this run: everything after the start-up, and the steps alone.
+        self.seconds, self.training_seconds = 0.0, 0.0
+        self.slice_steps = 1
 
     def run_all(self) -> dict[str, Any]:
         """Train to the end and return the summary, or raise `Interrupted`."""
         self._resume()
-        started, resumed_at = time.monotonic(), self.seconds
-        saved = started
+        started = time.monotonic() - self.seconds
+        saved = time.monotonic()
         while (step := self.cohort.step) < self.config.steps:
             event = self._next_event(step)
             self._train_until(event)
-            self.seconds = resumed_at + time.monotonic() - started
+            self.seconds = time.monotonic() - started
             if self.cohort.step == event:  # else stopped before it; the checkpoint holds the sums
                 self._report(event)
             if self.stop.requested:
@@ -154,7 +156,7 @@ class _Training:
             if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
                 self._save()
                 saved = time.monotonic()
-        return self._finish()
+        return self._finish(started)
 
     def _resume(self) -> None:
         found = checkpoint.load_latest(self.run.path, self.run.fingerprint, self.progress.message)
@@ -163,7 +165,8 @@ class _Training:
             return
         self.cohort.load_state(found.tensors)
         self.run.rewind(found.step)
-        self.seconds = float(found.meta["seconds"])  # pyright: ignore[reportArgumentType]
+        self.seconds = found.meta["seconds"]
+        self.training_seconds = found.meta["training_seconds"]
         self.progress.message(f"continuing from step {found.step}")
 
     def _next_event(self, step: int) -> int:
@@ -172,17 +175,19 @@ class _Training:
 
     def _train_until(self, target: int) -> None:
         """Train in slices short enough to notice a signal."""
-        slice_steps, step = 1, self.cohort.step
+        step = self.cohort.step
         while step < target and not self.stop.requested:
             began = time.monotonic()
-            count = min(slice_steps, target - step)
+            count = min(self.slice_steps, target - step)
             self.cohort.train(count)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
+            elapsed = time.monotonic() - began
+            self.training_seconds += elapsed
+            if count == self.slice_steps and elapsed < SECONDS_BETWEEN_STOPS / 2:
+                self.slice_steps *= 2
             step += count
             self.progress.update(step)
-            if time.monotonic() - began < SECONDS_BETWEEN_STOPS / 2:
-                slice_steps *= 2
 
     def _report(self, step: int) -> None:
         """Log the training loss and, where they are due, the metrics."""
@@ -198,11 +203,10 @@ class _Training:
             for split in self.config.evaluation.splits
             for name, values in self.cohort.evaluate(split, instances).items()
         }
-        shown = {f"{s} {self.headline}": f"{s}/{self.headline}" for s in ("ood",)}
-        self.progress.update(
-            self.cohort.step,
-            metrics={label: metrics[name] for label, name in shown.items() if name in metrics},
-        )
+        headline = f"ood/{self.headline}"
+        if headline in metrics:
+            shown = {headline.replace("/", " "): metrics[headline]}
+            self.progress.update(self.cohort.step, metrics=shown)
         return metrics
 
     def _log(self, step: int, record: dict[str, list[float]]) -> None:
@@ -216,11 +220,11 @@ class _Training:
             self.run.path,
             self.cohort.step,
             self.cohort.state(),
-            {"seconds": self.seconds},
+            {"seconds": self.seconds, "training_seconds": self.training_seconds},
             fingerprint=self.run.fingerprint,
         )
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self, started: float) -> dict[str, Any]:
         """Score every member on the full evaluation sets and mark the run as complete."""
         self._save()  # a kill during the long evaluation loses no training
         metrics = self._evaluate(self.config.evaluation.final_instances)
@@ -236,6 +240,13 @@ class _Training:
             }
             for i, member in enumerate(self.config.members)
         ]
-        self.run.finish({"steps": self.config.steps, "seconds": self.seconds, "members": members})
+        self.run.finish(
+            {
+                "steps": self.config.steps,
+                "seconds": time.monotonic() - started,
+                "training_seconds": self.training_seconds,
+                "members": members,
+            }
+        )
         assert self.run.finished is not None
         return self.run.finished
