@@ -1,0 +1,95 @@
+"""The captured step on a real GPU: right numbers, independent members, too little memory."""
+
+import pytest
+import torch
+
+from hyla.training import config_from_tree, load_preset, merge, train
+from hyla.training.population import Population
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def config(task="fuzzy", scale="smoke", **changes):
+    return config_from_tree(merge(load_preset(task, scale), changes))
+
+
+def population(settings, device="cuda", **options):
+    torch.compiler.reset()
+    return Population(
+        settings.build_task(),
+        settings.model,
+        settings.members,
+        total_steps=settings.steps,
+        batch_size=settings.batch_size,
+        device=device,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("attention", ["hyla", "softmax"])
+def test_the_captured_step_trains_as_the_cpu_does(attention):
+    settings = config("sraven", model={"attention": attention}, members={"seed": [0, 1]})
+    captured, plain = population(settings), population(settings, "cpu")
+    for one in (captured, plain):
+        one.train(20)
+    assert int(captured.step) == 20
+    torch.testing.assert_close(
+        captured.mean_losses().cpu(), plain.mean_losses(), rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(captured.parameters.cpu(), plain.parameters, rtol=1e-2, atol=1e-3)
+    scores = captured.evaluate("ood", 600)["loss"].cpu()
+    torch.testing.assert_close(scores, plain.evaluate("ood", 600)["loss"], rtol=1e-3, atol=1e-4)
+
+
+def test_a_member_does_not_depend_on_its_company():
+    alone = config(members={"seed": [2]})
+    among = config(members={"seed": [0, 1, 2, 3]})
+    results = []
+    for settings, index in ((alone, 0), (among, 2)):
+        trained = population(settings)
+        trained.train(30)
+        results.append((trained.mean_losses()[index], trained.parameters[index]))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_diverged_member_is_frozen_inside_the_graph():
+    settings = config(members={"seed": [0], "learning_rate": [1e-3, 1e30]})
+    trained = population(settings)
+    trained.train(20)
+    assert trained.alive.tolist() == [True, False]
+    assert trained.diverged_at[1] >= 0
+    assert trained.parameters.isfinite().all()
+
+
+def test_a_run_resumes_on_the_gpu(tmp_path):
+    settings = config(steps=40, members={"seed": [0, 1]})
+    whole = train(settings, root=tmp_path / "whole", device="cuda")
+    with pytest.raises(Exception, match="continues from there"):
+        train(settings, root=tmp_path / "cut", device="cuda", max_seconds=0)
+    cut = train(settings, root=tmp_path / "cut", device="cuda")
+    for one, other in zip(whole["members"], cut["members"], strict=True):
+        assert one["metrics"]["ood/r2"] == pytest.approx(other["metrics"]["ood/r2"], rel=1e-2)
+
+
+def test_too_little_memory_splits_the_population(tmp_path, capsys):
+    settings = config(
+        "sraven",
+        "paper",
+        members={"seed": list(range(8))},
+        model={"attention": "softmax"},
+        steps=3,
+        log_every=3,
+        evaluation={"every": 3, "instances": 128, "final_instances": 128, "splits": ["ood"]},
+    )
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(2**30 / total)
+    try:
+        summary = train(settings, root=tmp_path, device="cuda")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert len(summary["members"]) == 8
+    assert "do not fit into the GPU's memory together: training 4 and 4" in capsys.readouterr().out
