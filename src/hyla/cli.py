@@ -23,6 +23,7 @@ _COMMANDS = {
     "train": "Train models on a task: one, or a population that differs in seeds and settings.",
     "sweep": "Train every combination of a grid of settings, and choose the best fairly.",
     "demo": "Show the paper's effect in minutes: HYLA against softmax and linear attention.",
+    "sraven": "Look at SRAVEN: show an instance, export a dataset, audit the benchmark.",
     "bench": "Measure speed on this machine, beside the authors' code.",
 }
 

@@ -26,7 +26,7 @@ def evaluate(terms, point):
 @given(
     num_variables=st.integers(2, 5),
     num_terms=st.integers(2, 3),
-    sequence_length=st.integers(1, 9),
+    sequence_length=st.integers(2, 9),
     seed=st.integers(0, 1000),
     index=st.integers(0, 10**6),
     split=st.sampled_from(["train", "test", "ood", "ood_fixed_context", "test_fixed_query"]),
@@ -111,10 +111,17 @@ def test_unknown_terms_is_absent_where_the_last_quarter_is_too_small():
 
 
 @pytest.mark.parametrize("name", ["num_variables", "num_terms", "sequence_length"])
-@pytest.mark.parametrize("value", [0, -1, 1.5])
-def test_sizes_must_be_positive(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got {value}"):
+@pytest.mark.parametrize(
+    ("value", "what"), [(0, "at least 1"), (-1, "at least 1"), (1.5, "an integer")]
+)
+def test_sizes_must_be_positive(name, value, what):
+    with pytest.raises(ValueError, match=f"{name} must be {what}, got {value}"):
         FuzzyLogicConfig(**{name: value})
+
+
+def test_a_single_value_has_no_variance():
+    with pytest.raises(ValueError, match=r"sequence_length must be at least 2.* got 1"):
+        FuzzyLogicConfig(sequence_length=1)
 
 
 def test_single_terms_cannot_be_held_out():

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyla.tasks import Sraven, SravenConfig
-from hyla.tasks.sraven import PAPER_RULES, RULES, Draws, encode, rule
+from hyla.tasks.sraven import (
+    PAPER_RULES,
+    RULES,
+    Context,
+    Draws,
+    Prescription,
+    Solver,
+    encode,
+    rule,
+)
 
 TASK = Sraven(SravenConfig())
 
@@ -142,24 +151,32 @@ def test_distribute_three_uses_all_sets_and_orders():
     assert chi_square(orders.double()) < 30  # 5 degrees, and rows share a set
 
 
-def test_a_rule_is_one_function():
-    @rule("maximum", count=lambda num_values, grid_size: num_values ** (2 * grid_size))
-    def maximum(draws: Draws):
-        operands = draws.free[:-1]
-        return torch.cat([operands, operands.amax(dim=0, keepdim=True)])
+def test_a_rule_is_one_function_and_its_inverse():
+    def inverse(context: Context):
+        *_, before_last, last = context.columns
+        fits = (before_last[:-1] == last).all(0)
+        return Prescription(fits, before_last[-1])
+
+    @rule(
+        "echo", inverse=inverse, count=lambda num_values, grid_size: num_values ** (2 * grid_size)
+    )
+    def echo(draws: Draws):
+        return torch.cat([draws.free[:-1], draws.free[-2:-1]])
 
     try:
-        task = Sraven(
-            SravenConfig(num_features=2, rules=("maximum", "addition"), held_out_fraction=0.34)
-        )
-        panels, rules, _ = task.sampler("test_unpermuted", seeds=[0], batch_size=64).instances(0)
+        config = SravenConfig(num_features=2, rules=("echo", "addition"), held_out_fraction=0.34)
+        sampler = Sraven(config).sampler("test_unpermuted", seeds=[0], batch_size=64)
+        panels, rules, _ = sampler.instances(0)
         grids = panels[0, ..., 0][rules[0, :, 0] == 0]
         assert len(grids) > 0
-        assert torch.equal(grids[..., :2].amax(-1), grids[..., 2])
-        assert maximum is RULES["maximum"].fill
+        assert torch.equal(grids[..., 1], grids[..., 2])
+        assert echo is RULES["echo"].fill
+        both_echo = (rules[0] == 0).all(-1)
+        solution = Solver(config)(panels[0, both_echo], permuted=False)
+        assert torch.equal(solution.answer, panels[0, both_echo, -1, -1])
     finally:
-        del RULES["maximum"]
-    assert tuple(RULES) == PAPER_RULES
+        del RULES["echo"]
+    assert tuple(RULES) == (*PAPER_RULES, "minimum", "maximum")
 
 
 def test_dimensions():

@@ -56,7 +56,10 @@ def grids_of_rule(name, num_values, grid_size):
             if len({frozenset(row) for row in grid}) == 1 and len(set(grid[0])) == grid_size
         }
     sign = {"addition": 1, "subtraction": -1}
-    if name in sign:
+    extreme = {"minimum": min, "maximum": max}
+    if name in extreme:
+        rows = [row for row in rows if extreme[name](row[:-1]) == row[-1]]
+    elif name in sign:
         rows = [r for r in rows if (r[0] + sign[name] * sum(r[1:-1]) - r[-1]) % num_values == 0]
     else:
         step = int(name.removeprefix("progression")) if name != "constant" else 0

@@ -1,5 +1,7 @@
-"""SRAVEN, the symbolic Raven task: its rules, its sampler and its size."""
+"""SRAVEN, the symbolic Raven task: its rules, its sampler, its size and its exact solver."""
 
+from hyla.tasks.sraven.ambiguity import ambiguous_by_authors, ambiguous_by_definition
+from hyla.tasks.sraven.audit import audit
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.counts import (
     num_correspondences,
@@ -9,17 +11,37 @@ from hyla.tasks.sraven.counts import (
     num_tasks_in_paper,
 )
 from hyla.tasks.sraven.generator import Instances, Sraven, SravenSampler, encode
-from hyla.tasks.sraven.rules import PAPER_RULES, RULES, Draws, Rule, rule
+from hyla.tasks.sraven.readings import Reading, Thread
+from hyla.tasks.sraven.rules import (
+    PAPER_RULES,
+    RULES,
+    Context,
+    Draws,
+    Prescription,
+    Rule,
+    rule,
+)
+from hyla.tasks.sraven.solver import Answer, Solution, Solver
 
 __all__ = [
     "PAPER_RULES",
     "RULES",
+    "Answer",
+    "Context",
     "Draws",
     "Instances",
+    "Prescription",
+    "Reading",
     "Rule",
+    "Solution",
+    "Solver",
     "Sraven",
     "SravenConfig",
     "SravenSampler",
+    "Thread",
+    "ambiguous_by_authors",
+    "ambiguous_by_definition",
+    "audit",
     "encode",
     "num_correspondences",
     "num_instances",

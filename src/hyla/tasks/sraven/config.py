@@ -23,6 +23,8 @@ class SravenConfig:
     """Names of the rules, from `RULES`; labels are indices into them."""
     held_out_fraction: float = 0.25
     """Share of the rule combinations that training never shows."""
+    unambiguous: bool = False
+    """Reject instances whose context allows several answers (see `SravenSampler`)."""
 
     def __post_init__(self) -> None:
         check_combinable(num_features=self.num_features)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from hyla.tasks.base import (
@@ -19,6 +19,7 @@ from hyla.tasks.base import (
     stack_combinations,
 )
 from hyla.tasks.randomness import (
+    Keys,
     RandomStream,
     arrangement_radices,
     counters,
@@ -27,10 +28,14 @@ from hyla.tasks.randomness import (
     to_integers,
 )
 from hyla.tasks.splits import split_combinations
+from hyla.tasks.sraven.ambiguity import Conflicts
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.rules import RULES, Draws
 
-_SIDE_OF_SPLIT = {
+NUM_CANDIDATES = 8
+"""How many instances the unambiguous mode draws for each that it returns."""
+
+SIDE_OF_SPLIT = {
     "train": "train",
     "validation": "train",
     "test": "train",
@@ -38,6 +43,7 @@ _SIDE_OF_SPLIT = {
     "test_unpermuted": "train",
     "ood_unpermuted": "ood",
 }
+"""The side of the manifest that a split takes its combinations of rules from."""
 
 
 class Instances(NamedTuple):
@@ -74,7 +80,7 @@ class Sraven(Task["SravenSampler"]):
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits."""
-        return tuple(_SIDE_OF_SPLIT)
+        return tuple(SIDE_OF_SPLIT)
 
     @property
     def input_dim(self) -> int:
@@ -121,14 +127,21 @@ class Sraven(Task["SravenSampler"]):
             split,
             seeds=seeds,
             combinations=stack_combinations(
-                [self.manifest(seed) for seed in seeds], _SIDE_OF_SPLIT[split], device=device
+                [self.manifest(seed) for seed in seeds], SIDE_OF_SPLIT[split], device=device
             ),
             batch_size=batch_size,
         )
 
 
 class SravenSampler(Sampler):
-    """Samples SRAVEN; beside batches it can return the instances behind them."""
+    """Samples SRAVEN; beside batches it can return the instances behind them.
+
+    With `SravenConfig(unambiguous=True)` instance n is the first of `NUM_CANDIDATES` draws whose
+    context allows one answer only, by the paper's definition. The first draw is the instance that
+    the plain mode would return. Should all be ambiguous the last is returned as it is; if a
+    fraction q of all instances is ambiguous that happens with probability q^8: once in 90,000
+    instances in the paper's setting.
+    """
 
     def __init__(
         self,
@@ -151,7 +164,13 @@ class SravenSampler(Sampler):
         # values, its distinct symbols and their order in each row.
         self._word_shapes = ((1,), (M, 1 + G), (G, G, M), (G, 1, M), (G, G, M))
         self._num_words = [torch.Size(shape).numel() for shape in self._word_shapes]
-        self._counters = counters(0, sum(self._num_words), device=device).view(-1, 1, 1)
+        candidates = NUM_CANDIDATES if config.unambiguous else 1
+        total = sum(self._num_words)
+        self._counters = (
+            counters(0, candidates * total, device=device).view(candidates, total).t().contiguous()
+        )
+        if config.unambiguous:
+            self._conflicts = Conflicts(config, permuted=self._permuted, device=device)
         self._feature_radices = arrangement_radices(M, M, device=device)
         self._symbol_radices = arrangement_radices(K, G, device=device)
         self._column_radices = arrangement_radices(G, G, device=device)
@@ -167,9 +186,34 @@ class SravenSampler(Sampler):
 
     def instances(self, index: int | Int64[Tensor, ""]) -> Instances:
         """The instances of batch number `index`, with a leading axis P."""
-        keys = self._stream.keys(self._instance_numbers(index))
-        # [words, P, B]: the instances are the innermost axis throughout, because it is the longest.
-        words = random_words(keys, self._counters)
+        keys = self._stream.keys(self._instance_numbers(index))  # [P, B]
+        if not self._config.unambiguous:
+            return self._build(random_words(keys, self._counters.unsqueeze(-1)))
+        keys = Keys(*(key.unsqueeze(1) for key in keys))
+        words = random_words(keys, self._counters.view(-1, 1, NUM_CANDIDATES, 1))
+        candidates = self._build(words.flatten(2))
+        return self._first_unambiguous(candidates)
+
+    def _first_unambiguous(self, candidates: Instances) -> Instances:
+        """One of each instance's candidates, which are [P, candidates * B]."""
+        conflict = self._conflicts(candidates.panels.flatten(0, 1))
+        size = (len(candidates.panels), NUM_CANDIDATES, self.batch_size)
+        ambiguous = conflict.somewhere.view(size)
+        # The number of candidates rejected in a row from the first; the last is never rejected.
+        choice = ambiguous[:, :-1].to(torch.int64).cumprod(dim=1).sum(dim=1)  # [P, B]
+        rows = choice * self.batch_size + self._offsets
+        chosen = []
+        for field in candidates:
+            flat = field.flatten(2)
+            picked = flat.gather(1, rows.unsqueeze(-1).expand(-1, -1, flat.shape[-1]))
+            chosen.append(picked.unflatten(-1, field.shape[2:]))
+        return Instances(*chosen)
+
+    def _build(self, words: Int32[Tensor, "words p b"]) -> Instances:
+        """Instances from their random words.
+
+        The instances are the innermost axis throughout, because it is the longest.
+        """
         combination, feature_orders, free, symbols, symbol_orders = (
             part.unflatten(0, shape)
             for part, shape in zip(words.split(self._num_words), self._word_shapes, strict=True)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from hyla.training import config_from_tree, load_preset, merge, train
+from hyla.training import Interrupted, config_from_tree, load_preset, merge, train
 from hyla.training.population import Population
+from hyla.training.stop import StopRequest
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,7 +40,8 @@ def test_the_captured_step_trains_as_the_cpu_does(attention):
     torch.testing.assert_close(
         captured.mean_losses().cpu(), plain.mean_losses(), rtol=1e-4, atol=1e-5
     )
-    torch.testing.assert_close(captured.parameters.cpu(), plain.parameters, rtol=1e-2, atol=1e-3)
+    # Not the parameters: where a gradient is zero but for rounding (softmax's key bias), AdamW
+    # turns the rounding into steps of full size.
     scores = captured.evaluate("ood", 600)["loss"].cpu()
     torch.testing.assert_close(scores, plain.evaluate("ood", 600)["loss"], rtol=1e-3, atol=1e-4)
 
@@ -51,8 +53,8 @@ def test_a_member_does_not_depend_on_its_company():
     for settings, index in ((alone, 0), (among, 2)):
         trained = population(settings)
         trained.train(30)
-        results.append((trained.mean_losses()[index], trained.parameters[index]))
-    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-4)
+        results.append(trained.mean_losses()[index])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
 
 
 def test_a_diverged_member_is_frozen_inside_the_graph():
@@ -64,11 +66,14 @@ def test_a_diverged_member_is_frozen_inside_the_graph():
     assert trained.parameters.isfinite().all()
 
 
-def test_a_run_resumes_on_the_gpu(tmp_path):
+def test_a_run_resumes_on_the_gpu(tmp_path, monkeypatch):
     settings = config(steps=40, members={"seed": [0, 1]})
     whole = train(settings, root=tmp_path / "whole", device="cuda")
-    with pytest.raises(Exception, match="continues from there"):
-        train(settings, root=tmp_path / "cut", device="cuda", max_seconds=0)
+    with monkeypatch.context() as patch:
+        looks = iter(range(1000))
+        patch.setattr(StopRequest, "requested", property(lambda self: next(looks) > 8))
+        with pytest.raises(Interrupted, match="continues from there"):
+            train(settings, root=tmp_path / "cut", device="cuda")
     cut = train(settings, root=tmp_path / "cut", device="cuda")
     for one, other in zip(whole["members"], cut["members"], strict=True):
         assert one["metrics"]["ood/r2"] == pytest.approx(other["metrics"]["ood/r2"], rel=1e-2)

@@ -1,0 +1,133 @@
+"""Instances a second of the SRAVEN solver, beside brute force, and the cost of unambiguous batches.
+
+Brute force goes through all correspondences between the columns and all rules of the features:
+(4!)² · 8⁴ readings of an instance of the paper's setting. The solver is timed only after its
+posteriors agree with it.
+"""
+
+import itertools
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hyla.tasks import Sraven, SravenConfig
+from hyla.tasks.sraven import RULES, Solver
+from hyla.tasks.sraven.ambiguity import Conflicts
+from hyla.tasks.sraven.threads import prescriptions, thread_context
+
+INSTANCES = {"cpu": 2**15, "cuda": 2**20}  # in a call of the solver
+CHECKED = 20  # instances solved both ways
+MEMBERS, BATCH_SIZE = 12, 128  # of a population in training
+REPETITIONS = 10
+
+
+def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield one row per way of solving or sampling."""
+    config = SravenConfig()
+    solver = Solver(config, device=device)
+    size = INSTANCES[device.type]
+    permuted, unpermuted = (
+        Sraven(config)
+        .sampler(split, seeds=[0], batch_size=size, device=device)
+        .instances(0)
+        .panels[0]
+        for split in ("test", "test_unpermuted")
+    )
+    _check(solver, permuted[:CHECKED].cpu(), config)
+
+    def row(what: str, instances: int, call: Callable[[], Any]) -> dict[str, Any]:
+        duration = _duration(call, device, seconds)
+        return {
+            "what": what,
+            "instances_per_call": instances,
+            "instances_per_second": instances / duration,
+            "milliseconds_per_call": 1000 * duration,
+        }
+
+    one = permuted[0].cpu()
+    yield row("brute force, on the CPU", 1, lambda: brute_force(one, config))
+    yield row("solver, permuted", size, lambda: solver(permuted))
+    yield row("solver, unpermuted", size, lambda: solver(unpermuted, permuted=False))
+    conflicts = Conflicts(config, permuted=True, device=device)
+    some = permuted[: MEMBERS * BATCH_SIZE]
+    yield row("conflict with the truth", len(some), lambda: conflicts(some))
+    index = torch.zeros((), dtype=torch.int64, device=device)
+    for unambiguous in (False, True):
+        sampler = Sraven(SravenConfig(unambiguous=unambiguous)).sampler(
+            "train", seeds=range(MEMBERS), batch_size=BATCH_SIZE, device=device
+        )
+        call: Callable[[Tensor], Any] = sampler
+        if device.type == "cuda":  # as in training
+            call = torch.compile(sampler, fullgraph=True, dynamic=False)
+        name = "unambiguous batches" if unambiguous else "plain batches"
+        yield row(name, MEMBERS * BATCH_SIZE, lambda call=call: call(index))
+
+
+def brute_force(panels: Tensor, config: SravenConfig) -> dict[tuple[int, ...], float]:
+    """The posterior of each answer of one instance [G, G, M], from all conceivable readings."""
+    M, K, G = config.num_features, config.num_values, config.grid_size
+    context = thread_context(panels.unsqueeze(-1), num_values=K, permuted=True)
+    found = prescriptions(context, config.rules)
+    shape = (M,) * G
+    fits = torch.stack([one.fits.squeeze(-1).expand(shape).flatten() for one in found], -1)
+    value = torch.stack([one.value.squeeze(-1).expand(shape).flatten() for one in found], -1)
+
+    orders = list(itertools.permutations(range(M)))
+    # [correspondences, M, G]: the positions of each feature, named by that in the first column.
+    positions = torch.tensor(
+        [
+            list(zip(range(M), *columns, strict=True))
+            for columns in itertools.product(orders, repeat=G - 1)
+        ]
+    )
+    threads = (positions * torch.tensor([M ** (G - 1 - c) for c in range(G)])).sum(-1)
+    rules = torch.tensor(list(itertools.product(range(len(config.rules)), repeat=M)))
+    fitting = fits[threads.unsqueeze(1), rules].all(-1)  # [correspondences, rule assignments]
+
+    weights: dict[tuple[int, ...], float] = {}
+    for which, assignment in fitting.nonzero().tolist():
+        chosen = rules[assignment].tolist()
+        answer = [0] * M
+        weight = float(math.prod(math.factorial(n) for n in Counter(chosen).values()))
+        for m, rule in enumerate(chosen):
+            answer[int(positions[which, m, -1])] = int(value[threads[which, m], rule])
+            weight /= RULES[config.rules[rule]].count(K, G)
+        weights[tuple(answer)] = weights.get(tuple(answer), 0.0) + weight
+    total = sum(weights.values())
+    return {answer: weight / total for answer, weight in weights.items()}
+
+
+def _check(solver: Solver, panels: Tensor, config: SravenConfig) -> None:
+    solution = solver(panels)
+    for index, one in enumerate(panels):
+        expected = brute_force(one, config)
+        found = {answer.panel: answer.probability for answer in solution.answers(index)}
+        if expected.keys() != found.keys() or any(
+            not math.isclose(expected[panel], found[panel], abs_tol=1e-9) for panel in expected
+        ):
+            raise RuntimeError(
+                f"the solver disagrees with brute force on instance {index}: "
+                f"{found}, not {expected}"
+            )
+
+
+def _duration(call: Callable[[], Any], device: torch.device, seconds: float) -> float:
+    """Return the median time of a call, over repetitions that together take about `seconds`."""
+
+    def duration(calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return (time.perf_counter() - began) / calls
+
+    duration(2)  # warms up, compiles
+    calls = max(1, int(seconds / REPETITIONS / duration(1)))
+    return statistics.median(duration(calls) for _ in range(REPETITIONS))

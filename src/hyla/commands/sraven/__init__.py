@@ -1,0 +1,17 @@
+"""`hyla sraven`: names its subcommands, one module each."""
+
+from cyclopts import App
+
+from hyla.commands.sraven.audit import audit
+from hyla.commands.sraven.export import export
+from hyla.commands.sraven.show import show
+
+_INTRO = """Look at SRAVEN, the paper's symbolic Raven matrices.
+
+An instance is known by its split, seed and index, and is the same in every form: in training, in
+the terminal, in a picture, in a Parquet file.
+"""
+
+sraven = App(name="sraven", help=_INTRO)
+for _position, _command in enumerate((show, export, audit)):
+    sraven.command(_command, sort_key=_position)

@@ -1,0 +1,85 @@
+"""`hyla sraven export`: a dataset in Parquet."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from hyla.commands.exits import UsageError, usage_errors
+from hyla.commands.output import console
+from hyla.commands.sraven.files import write_errors
+from hyla.commands.sraven.task import TaskSettings, task_config
+from hyla.training.loop import resolve_device
+
+
+def export(
+    out: Path,
+    /,
+    *,
+    instances: int,
+    split: list[str] | None = None,
+    seed: int = 0,
+    labels: Annotated[bool, Parameter(negative="--no-labels")] = True,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    task_options: TaskSettings = None,
+) -> None:
+    """Write a dataset of instances as Parquet files, with a datasheet.
+
+    OUT/data holds the files, OUT/README.md describes them. `datasets.load_dataset("parquet",
+    data_files="OUT/data/train-*.parquet")` reads them, and so does anything that reads Parquet.
+    OUT appears when all is written; an earlier export there is replaced.
+
+    Examples:
+
+    - `hyla sraven export data/sraven --instances 100000 --split train test ood`
+    - `hyla sraven export data/small --instances 1000 --task.num-features 3 --no-labels`
+
+    Parameters
+    ----------
+    out
+        Folder of the dataset.
+    instances
+        Instances of each split.
+    split
+        Splits to write. (default: train test ood)
+    seed
+        Seed of the split and its instances.
+    labels
+        Solve each instance, for columns that say how ambiguous it is; takes most of the time.
+    device
+        auto takes the GPU if there is one.
+    """
+    try:
+        from hyla.tasks.sraven.export import ExportSettings, check_destination
+        from hyla.tasks.sraven.export import export as write_dataset
+    except ImportError as error:
+        raise UsageError(str(error)) from error
+    with usage_errors():
+        settings = ExportSettings(
+            config=task_config(task_options),
+            splits=("train", "test", "ood") if split is None else tuple(split),
+            instances=instances,
+            seed=seed,
+            labels=labels,
+        )
+        where = resolve_device(device)
+        check_destination(out)
+    screen = console()
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    bars = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+    with bars as progress, write_errors(out):
+        bar = progress.add_task("Instances", total=instances * len(settings.splits))
+        files = write_dataset(
+            out,
+            settings,
+            device=where,
+            on_progress=lambda number: progress.advance(bar, number),
+        )
+    size = sum(path.stat().st_size for path in files)
+    screen.print(
+        f"{instances:,} instances of each of {', '.join(settings.splits)} in {out} "
+        f"({len(files)} files, {size / 1e6:,.1f} MB)",
+        soft_wrap=True,
+        highlight=False,
+    )

@@ -1,0 +1,124 @@
+"""The page that comes with an export of SRAVEN: what it is, how it was made, what to mind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hyla.tasks.base import Manifest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SPLITS_IN_WORDS = {
+    "train": "combinations of the training side",
+    "validation": "new instances of the training side's combinations, to choose settings by",
+    "test": "new instances of the training side's combinations",
+    "ood": "combinations that training never shows",
+    "test_unpermuted": "as `test`, with the features in the same order in all columns",
+    "ood_unpermuted": "as `ood`, with the features in the same order in all columns",
+}
+
+
+def datasheet(
+    description: Mapping[str, Any],
+    schema: pa.Schema,
+    column_docs: Mapping[str, str],
+    manifest: Manifest,
+) -> str:
+    """The datasheet as Markdown; its head tells `datasets.load_dataset` where the splits are."""
+    config = description["config"]
+    size, num_features, num_values = (
+        config[name] for name in ("grid_size", "num_features", "num_values")
+    )
+    splits = description["splits"]
+    files = [f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits]
+    sides = {name: len(combinations) for name, combinations in manifest.sides.items()}
+    columns = (f"| `{f.name}` | `{f.type}` | {column_docs[f.name]} |" for f in schema)
+    head = "\n".join(
+        [
+            *("---", "license: mit", "pretty_name: SRAVEN"),
+            *("configs:", "- config_name: default", "  data_files:", *files, "---"),
+        ]
+    )
+    limits = "\n".join(
+        [
+            _AMBIGUITY_REJECTED if config["unambiguous"] else _AMBIGUITY,
+            _LABELLED if description["labels"] else _UNLABELLED,
+        ]
+    )
+    return f"""{head}
+
+# SRAVEN: symbolic Raven matrices
+
+## What it is
+
+Abstract reasoning problems after Raven's progressive matrices, from the paper "Attention as a
+Hypernetwork". An instance is a grid of {size} × {size} panels; a panel is {num_features} integers
+in [0, {num_values}). Each of {num_features} features follows one rule along every row, and each
+column shows the features in an order of its own, the same for all its rows. The last panel is to
+be predicted from the others; a prediction is right if all its integers are.
+
+## How it was generated
+
+By hyla {description["hyla_version"]}, from seed {description["seed"]}. No person and no collected
+data is involved. Every instance is a pure function of (split, seed, index): the same three give
+the same instance as a tensor, in this table, as a prompt and as a picture.
+
+Rules: {", ".join(config["rules"])}; arithmetic is modulo {num_values}. The multiset of rules is
+drawn uniformly from those of the split and laid onto the features in random order.
+
+## Splits
+
+{description["instances_per_split"]:,} instances each. The split is compositional: of the
+{sum(sides.values())} multisets of rules, training shows {sides["train"]}; {sides["ood"]} are held
+out. The SHA-256 of the two lists is `{description["manifest_hash"]}`; the lists are in
+`export.json`.
+
+{chr(10).join(f"- `{split}`: {_SPLITS_IN_WORDS[split]}" for split in splits)}
+
+## Columns
+
+| name | type | meaning |
+|---|---|---|
+{chr(10).join(columns)}
+
+The configuration and the hash are also in the metadata of each file's schema, under `hyla.sraven`.
+
+```python
+import datasets
+
+problems = datasets.load_dataset("parquet", data_files="data/{splits[0]}-*.parquet")
+```
+
+## Known limits
+
+{limits}
+- Instances are drawn independently: the same grid can occur twice, and, rarely, in two splits.
+- The panels are symbols. Nothing here tests seeing.
+
+## Licence
+
+MIT, as hyla.
+"""
+
+
+_AMBIGUITY = """\
+- **Ambiguity.** Some contexts fit several readings (choices of rules and of which positions belong
+  together) that prescribe different last panels; `query` is then one of several defensible
+  answers, and no model can be right always."""
+
+_AMBIGUITY_REJECTED = """\
+- **Ambiguity.** Contexts that fit several readings (choices of rules and of which positions belong
+  together) with different last panels were rejected and drawn again, a few times each. An instance
+  that stayed ambiguous through all draws is kept, and rare."""
+
+_LABELLED = """\
+- `ambiguous` marks the instances whose readings disagree about the last panel. Probabilities are
+  those of a reader who knows the generator but not the split: all multisets of rules are equally
+  likely to that reader. Who knows which multisets a split holds can exclude some readings, and be
+  right more often than `map_posterior` says; `hyla sraven audit` measures both."""
+
+_UNLABELLED = """\
+- This export was made without the labels that mark ambiguous instances (`hyla sraven export
+  --labels` adds them)."""

@@ -1,0 +1,284 @@
+"""The exact solver of SRAVEN: all readings of an instance, and what they say about its answer.
+
+A *reading* of an instance divides the positions of its columns into M threads, so that every
+position of every column lies in one, and gives each thread a rule that fits what is shown of it.
+Each rule then prescribes an entry of the query panel.
+
+Few threads fit any rule: of 64 in the paper's setting, six or seven. The solver lists those, and
+puts readings together from them one position of the first column after the other. Partial readings
+that agree in what matters from there on (the positions used, how often each rule was used, the
+entries prescribed) are merged and their probabilities added up, so that even an instance with
+hundreds of millions of readings, such as a grid of zeros, is no trouble.
+
+The probability of a reading is that of its tasks under the generator: all multisets of M rules are
+equally likely, laid onto the features in random order, hence the weight Π n_r! of a reading that
+uses rule r n_r times; all orders of the columns are equally likely; and rule r fills a grid in one
+of `count` ways, all equally likely, hence another 1 / count for each thread. The hidden entry
+follows from the others, so it costs no factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float64, Int, Int64
+from torch import Tensor
+
+from hyla.tasks.splits import Combination
+from hyla.tasks.sraven.checks import check_panels
+from hyla.tasks.sraven.config import SravenConfig
+from hyla.tasks.sraven.grouping import distinct, log_sum_groups
+from hyla.tasks.sraven.readings import Reading, fitting_threads, list_readings, why_unreadable
+from hyla.tasks.sraven.rules import RULES
+from hyla.tasks.sraven.threads import prescriptions, thread_context
+
+_WORKING_SET = {"cpu": 2**21, "cuda": 2**26}  # threads × instances looked at together
+
+
+class Answer(NamedTuple):
+    """A query panel that some reading prescribes."""
+
+    panel: tuple[int, ...]
+    """Its values, in the order shown."""
+    probability: float
+    """Its posterior probability given the context."""
+
+
+class Solution(NamedTuple):
+    """What can be known about the query panels of a batch of instances."""
+
+    answer: Int64[Tensor, "b m"]
+    """The most probable query panel (maximum a posteriori), as shown; of equally probable ones the
+    first in lexicographic order."""
+    posterior: Float64[Tensor, "b"]
+    """The probability of that answer under the generative process, given the context."""
+    num_answers: Int64[Tensor, "b"]
+    """How many different query panels some reading prescribes."""
+    candidates: Int64[Tensor, "n m"]
+    """All those panels, instance after instance, each instance's from most to least probable."""
+    probabilities: Float64[Tensor, "n"]
+    """The posterior of each candidate; those of one instance sum to one."""
+
+    def answers(self, index: int) -> list[Answer]:
+        """The candidates of instance `index`, most probable first."""
+        index = range(len(self.num_answers))[index]
+        end = int(self.num_answers[: index + 1].sum())
+        own = slice(end - int(self.num_answers[index]), end)
+        pairs = zip(self.candidates[own].tolist(), self.probabilities[own].tolist(), strict=True)
+        return [Answer(tuple(panel), probability) for panel, probability in pairs]
+
+
+class _Pairs(NamedTuple):
+    """Threads with a rule that fits them, ordered by position in column 1, then by instance."""
+
+    used: Int64[Tensor, "pairs"]
+    """The positions in the columns after the first, as bits."""
+    rule: Int64[Tensor, "pairs"]
+    contribution: Int64[Tensor, "pairs"]
+    """What the prescribed value adds to the code of an answer."""
+    starts: Int64[Tensor, "m n"]
+    """Where the pairs of each position and instance begin ..."""
+    counts: Int64[Tensor, "m n"]
+    """... and how many there are."""
+
+
+class _Partial(NamedTuple):
+    """Partial readings of a batch, one a row; the merged ones of an instance are all different."""
+
+    instance: Int64[Tensor, "rows"]
+    used: Int64[Tensor, "rows"]
+    """Positions used in the columns after the first, as bits."""
+    rules: Int64[Tensor, "rows"]
+    """How often each rule was used, as digits to the base M + 1."""
+    answer: Int64[Tensor, "rows"]
+    """The entries prescribed so far, as digits to the base K, the first the most significant."""
+    log_weight: Float64[Tensor, "rows"]
+
+
+class Solver:
+    """Finds all readings of SRAVEN instances, and the posterior of every answer.
+
+    Exact, for all sizes whose states fit 64-bit integers. The time grows with the M^G threads and
+    with how many partial readings fit.
+    """
+
+    def __init__(
+        self,
+        config: SravenConfig,
+        *,
+        combinations: Sequence[Combination] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Solve instances of `config`.
+
+        `combinations` restricts the multisets of rules that may occur, for an observer who knows a
+        side of the split (`Sraven.manifest(seed).sides`); without it all are equally likely.
+        """
+        self.config = config
+        self.device = torch.device(device)
+        M, K, G = config.num_features, config.num_values, config.grid_size
+        R = len(config.rules)
+        for what, size in {
+            "num_values ** num_features": K**M,
+            "(num_features + 1) ** len(rules)": (M + 1) ** R,
+            "2 ** (num_features * (grid_size - 1))": 2 ** (M * (G - 1)),
+        }.items():
+            if size > 2**62:
+                raise ValueError(f"the solver needs {what} to be at most 2^62, got {size}")
+        self._value_weights = torch.tensor(
+            [K ** (M - 1 - m) for m in range(M)], dtype=torch.int64, device=self.device
+        )
+        self._rule_weights = torch.tensor(
+            [(M + 1) ** r for r in range(R)], dtype=torch.int64, device=self.device
+        )
+        self._log_likelihoods = torch.tensor(
+            [-math.log(RULES[name].count(K, G)) for name in config.rules],
+            dtype=torch.float64,
+            device=self.device,
+        )
+        self._combinations = (
+            None if combinations is None else {tuple(sorted(c)) for c in combinations}
+        )
+        codes = [sum((M + 1) ** r for r in combination) for combination in combinations or ()]
+        self._allowed = torch.tensor(codes, dtype=torch.int64, device=self.device)
+
+    def __call__(
+        self, panels: Int[Tensor, "b rows columns m"], *, permuted: bool = True
+    ) -> Solution:
+        """Solve a batch; the entries of the query panel (the last) are ignored.
+
+        `permuted=False` is for instances known to show the features in the same order in all
+        columns. An instance that no reading fits is a ValueError that says which one and why.
+        """
+        check_panels(panels, self.config)
+        M, G = self.config.num_features, self.config.grid_size
+        working_set = _WORKING_SET["cuda" if self.device.type == "cuda" else "cpu"]
+        chunk = max(1, working_set // (M**G if permuted else M))
+        solutions = [
+            self._solve(part.to(self.device), permuted=permuted, first=chunk * number)
+            for number, part in enumerate(panels.split(chunk))
+        ]
+        return Solution(*(torch.cat(field) for field in zip(*solutions, strict=True)))
+
+    def readings(
+        self, panels: Int[Tensor, "rows columns m"], *, permuted: bool = True
+    ) -> list[Reading]:
+        """All readings of one instance, most probable first.
+
+        Each is listed, so an instance that fits nearly anything (a grid of zeros) has very many.
+        """
+        self(panels.unsqueeze(0), permuted=permuted)  # complains if there is none
+        threads = fitting_threads(panels, self.config, permuted=permuted)
+        return list_readings(threads, self.config, combinations=self._combinations)
+
+    def _solve(
+        self, panels: Int[Tensor, "n rows columns m"], *, permuted: bool, first: int
+    ) -> Solution:
+        M = self.config.num_features
+        pairs = self._pairs(panels, permuted=permuted)
+        instances = torch.arange(len(panels), device=self.device)
+        nothing = torch.zeros_like(instances)
+        partial = _Partial(instances, nothing, nothing, nothing, nothing.to(torch.float64))
+        for position in range(M):
+            partial = self._merge(self._extend(partial, pairs, position), len(panels))
+        if self._combinations is not None:
+            kept = torch.isin(partial.rules, self._allowed)
+            partial = _Partial(*(field[kept] for field in partial))
+        # What matters in the end is the answer alone.
+        answers = partial._replace(rules=torch.zeros_like(partial.rules))
+        partial = self._merge(answers, len(panels))
+        num_answers = torch.bincount(partial.instance, minlength=len(panels))
+        if not bool(num_answers.all()):
+            unsolved = int((num_answers == 0).int().argmax())
+            threads = fitting_threads(panels[unsolved], self.config, permuted=permuted)
+            reason = why_unreadable(threads, self.config, permuted=permuted)
+            raise ValueError(f"instance {first + unsolved} has no reading: {reason}")
+        return self._rank(partial, num_answers)
+
+    def _rank(self, complete: _Partial, num_answers: Int64[Tensor, "n"]) -> Solution:
+        evidence = log_sum_groups(complete.log_weight, complete.instance, len(num_answers))
+        probabilities = (complete.log_weight - evidence[complete.instance]).exp()
+        # Probabilities that differ by rounding alone count as equal; sorting is stable, and rows
+        # come in the order of their answers.
+        order = (-probabilities * 2**40).round().argsort(stable=True)
+        order = order[complete.instance[order].argsort(stable=True)]
+        K = self.config.num_values
+        digits = complete.answer[order].unsqueeze(-1) // self._value_weights
+        candidates, probabilities = digits.remainder(K), probabilities[order]
+        best = num_answers.cumsum(0) - num_answers
+        return Solution(
+            answer=candidates[best],
+            posterior=probabilities[best],
+            num_answers=num_answers,
+            candidates=candidates,
+            probabilities=probabilities,
+        )
+
+    def _pairs(self, panels: Int[Tensor, "n rows columns m"], *, permuted: bool) -> _Pairs:
+        M, G = self.config.num_features, self.config.grid_size
+        n = len(panels)
+        threads = (M,) * (G if permuted else 1)
+        context = thread_context(
+            panels.permute(1, 2, 3, 0).contiguous(),
+            num_values=self.config.num_values,
+            permuted=permuted,
+        )
+        found = []
+        for r, (fits, value) in enumerate(prescriptions(context, self.config.rules)):
+            indices = fits.expand(*threads, n).nonzero(as_tuple=True)
+            *positions, instance = indices
+            if not permuted:
+                positions = positions * G
+            used = sum(p.new_ones(()) << (p + M * c) for c, p in enumerate(positions[1:]))
+            contribution = value.expand(*threads, n)[indices] * self._value_weights[positions[-1]]
+            rule = torch.full_like(instance, r)
+            found.append((positions[0] * n + instance, used, rule, contribution))
+        group, used, rule, contribution = (torch.cat(field) for field in zip(*found, strict=True))
+        order = group.argsort()
+        counts = torch.bincount(group, minlength=M * n)
+        return _Pairs(
+            used=used[order],
+            rule=rule[order],
+            contribution=contribution[order],
+            starts=(counts.cumsum(0) - counts).view(M, n),
+            counts=counts.view(M, n),
+        )
+
+    def _extend(self, partial: _Partial, pairs: _Pairs, position: int) -> _Partial:
+        """Every partial reading with every thread that begins at `position` and does not cross."""
+        counts = pairs.counts[position][partial.instance]
+        rows = torch.arange(len(counts), device=self.device).repeat_interleave(counts)
+        before = counts.cumsum(0) - counts
+        begin = pairs.starts[position][partial.instance] - before
+        chosen = torch.arange(len(rows), device=self.device) + begin[rows]
+        free = ((partial.used[rows] & pairs.used[chosen]) == 0).nonzero().squeeze(-1)
+        rows, chosen = rows[free], chosen[free]
+        rule = pairs.rule[chosen]
+        rules = partial.rules[rows]
+        weight = self._rule_weights[rule]
+        occurrences = (rules // weight).remainder(self.config.num_features + 1) + 1
+        return _Partial(
+            instance=partial.instance[rows],
+            used=partial.used[rows] | pairs.used[chosen],
+            rules=rules + weight,
+            answer=partial.answer[rows] + pairs.contribution[chosen],
+            log_weight=partial.log_weight[rows]
+            + self._log_likelihoods[rule]
+            + occurrences.to(torch.float64).log(),
+        )
+
+    def _merge(self, partial: _Partial, num_instances: int) -> _Partial:
+        """Partial readings that differ in their weight alone become one."""
+        M, K, G = self.config.num_features, self.config.num_values, self.config.grid_size
+        first, group = distinct(
+            (partial.instance, num_instances),
+            (partial.answer, K**M),
+            (partial.used, 2 ** (M * (G - 1))),
+            (partial.rules, (M + 1) ** len(self.config.rules)),
+        )
+        log_weight = log_sum_groups(partial.log_weight, group, len(first))
+        merged = _Partial(*(field[first] for field in partial))
+        return merged._replace(log_weight=log_weight)

@@ -1,0 +1,478 @@
+"""The solver against brute force: the generative process enumerated in exact fractions."""
+
+import functools
+import itertools
+import math
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyla.benchmarks.solver import brute_force
+from hyla.tasks import Sraven, SravenConfig
+from hyla.tasks.sraven import (
+    PAPER_RULES,
+    RULES,
+    Draws,
+    Solver,
+    ambiguous_by_authors,
+    ambiguous_by_definition,
+)
+from hyla.tasks.sraven.ambiguity import Conflicts
+from hyla.tasks.sraven.grouping import distinct, log_sum_groups
+from hyla.tasks.sraven.matching import BestMatching
+
+
+def config(**sizes):
+    return SravenConfig(**{"held_out_fraction": 0.4, **sizes})
+
+
+def draw(settings_of_task, count, *, split="test", seed=0):
+    instances = Sraven(settings_of_task).sampler(split, seeds=[seed], batch_size=count).instances(0)
+    return instances.panels[0]
+
+
+@functools.cache
+def grids_of(name, num_values, grid_size):
+    """The probability of every grid [row][column], from all draws."""
+    if name == "distribute_three":
+        orders = list(itertools.permutations(range(grid_size)))
+        drawn = [
+            [[symbols[o] for o in order] for order in rows]
+            for symbols in itertools.permutations(range(num_values), grid_size)
+            for rows in itertools.product(orders, repeat=grid_size)
+        ]
+        return _probabilities(name, drawn, num_values)
+    # Free values of different rows are independent: the rows of a grid are too.
+    drawn = [[row] for row in itertools.product(range(num_values), repeat=grid_size)]
+    rows = _probabilities(name, drawn, num_values).items()
+    return {
+        tuple(grid[0] for grid, _ in chosen): math.prod(p for _, p in chosen)
+        for chosen in itertools.product(rows, repeat=grid_size)
+    }
+
+
+def _probabilities(name, drawn, num_values):
+    draws = torch.tensor(drawn).permute(2, 1, 0)  # [columns, rows, draws]
+    filled = RULES[name].fill(Draws(free=draws, distinct=draws)).remainder(num_values)
+    counts = Counter(tuple(map(tuple, grid)) for grid in filled.permute(2, 1, 0).tolist())
+    return {grid: Fraction(n, len(drawn)) for grid, n in counts.items()}
+
+
+@functools.cache
+def probability_of_rules(rules, num_rules):
+    """That the generator draws this multiset and lays it onto the features in this order."""
+    num_multisets = len(list(itertools.combinations_with_replacement(range(num_rules), len(rules))))
+    ways = math.prod(math.factorial(n) for n in Counter(rules).values())
+    return Fraction(ways, math.factorial(len(rules)) * num_multisets)
+
+
+def column_orders(task, permuted):
+    orders = list(itertools.permutations(range(task.num_features)))
+    identity = [orders[0]]
+    return itertools.product(orders if permuted else identity, repeat=task.grid_size)
+
+
+def posterior_by_enumeration(task, *, permuted):
+    """For every context that can occur, the probability of every answer."""
+    joint = defaultdict(lambda: defaultdict(Fraction))
+    G, M = task.grid_size, task.num_features
+    for rules in itertools.product(range(len(task.rules)), repeat=M):
+        prior = probability_of_rules(rules, len(task.rules))
+        choices = [grids_of(task.rules[r], task.num_values, G).items() for r in rules]
+        for chosen in itertools.product(*choices):
+            weight = prior
+            for _, probability in chosen:
+                weight *= probability
+            for orders in column_orders(task, permuted):
+                panels = tuple(
+                    tuple(chosen[m][0][r][c] for m in orders[c]) for r in range(G) for c in range(G)
+                )
+                joint[panels[:-1]][panels[-1]] += weight
+    return {
+        context: {answer: weight / sum(answers.values()) for answer, weight in answers.items()}
+        for context, answers in joint.items()
+    }
+
+
+def posterior_of_one(task, panels, *, permuted):
+    """The same for a given context: a sum over all rules and orders of the columns."""
+    G, M, K = task.grid_size, task.num_features, task.num_values
+
+    @functools.cache
+    def completions(rule, positions):
+        shown = [[panels[r][c][p] for c, p in enumerate(positions)] for r in range(G)]
+        found = {}
+        for value in range(K):
+            shown[-1][-1] = value
+            probability = grids_of(rule, K, G).get(tuple(map(tuple, shown)))
+            if probability:
+                found[value] = probability
+        return found
+
+    @functools.cache
+    def fitting(positions):
+        return [r for r, rule in enumerate(task.rules) if completions(rule, positions)]
+
+    weights = defaultdict(Fraction)
+    for orders in column_orders(task, permuted):
+        # orders[c][m] is the position of feature m in column c.
+        threads = list(zip(*orders, strict=True))
+        for rules in itertools.product(*map(fitting, threads)):
+            found = [completions(task.rules[r], t) for r, t in zip(rules, threads, strict=True)]
+            for values in itertools.product(*found):
+                weight = probability_of_rules(rules, len(task.rules))
+                answer = [None] * M
+                for thread, value, options in zip(threads, values, found, strict=True):
+                    weight *= options[value]
+                    answer[thread[-1]] = value
+                weights[tuple(answer)] += weight
+    total = sum(weights.values())
+    return {answer: weight / total for answer, weight in weights.items()}
+
+
+def assert_solves(solution, expected):
+    """That the solution gives exactly these posteriors, one {answer: probability} an instance."""
+    candidates = iter(
+        zip(map(tuple, solution.candidates.tolist()), solution.probabilities.tolist(), strict=True)
+    )
+    assert solution.num_answers.tolist() == [len(answers) for answers in expected]
+    best, posterior = solution.answer.tolist(), solution.posterior.tolist()
+    for index, answers in enumerate(expected):
+        own = dict(itertools.islice(candidates, len(answers)))
+        assert own == pytest.approx({a: float(p) for a, p in answers.items()}, abs=1e-12)
+        highest = max(answers.values())
+        assert tuple(best[index]) == min(a for a, p in answers.items() if p == highest)
+        assert posterior[index] == pytest.approx(float(highest), abs=1e-12)
+        assert all(b - a < 1e-12 for a, b in itertools.pairwise(own.values()))
+
+
+EXHAUSTIVE = {
+    "G=2 K=2, all rules": config(num_features=2, num_values=2, grid_size=2, rules=tuple(RULES)),
+    "G=2 K=3, paper's rules": config(num_features=2, num_values=3, grid_size=2),
+    "G=3 K=3, two rules": config(num_features=2, num_values=3, rules=("constant", "progression+1")),
+    "M=3 G=2 K=2, three rules": config(
+        num_features=3, num_values=2, grid_size=2, rules=("constant", "addition", "maximum")
+    ),
+}
+
+
+@pytest.mark.parametrize("permuted", [True, False], ids=["permuted", "unpermuted"])
+@pytest.mark.parametrize("task", EXHAUSTIVE.values(), ids=EXHAUSTIVE.keys())
+def test_every_context_of_a_small_task(task, permuted):
+    expected = posterior_by_enumeration(task, permuted=permuted)
+    G, M = task.grid_size, task.num_features
+    unknown = ((-1,) * M,)
+    panels = torch.tensor([context + unknown for context in expected]).view(-1, G, G, M)
+    assert_solves(Solver(task)(panels, permuted=permuted), list(expected.values()))
+
+
+def test_contexts_that_cannot_occur_have_no_reading():
+    task = EXHAUSTIVE["G=2 K=3, paper's rules"]
+    possible = posterior_by_enumeration(task, permuted=True)
+    solver = Solver(task)
+    panels = list(itertools.product(range(3), repeat=2))
+    impossible = [c for c in itertools.product(panels, repeat=3) if c not in possible]
+    for context in impossible[:: max(1, len(impossible) // 20)]:
+        with pytest.raises(ValueError, match="instance 0 has no reading"):
+            solver(torch.tensor((*context, (0, 0))).view(1, 2, 2, 2))
+
+
+@pytest.mark.parametrize("permuted", [True, False], ids=["permuted", "unpermuted"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        config(num_features=3, num_values=3),
+        config(num_features=3, num_values=3, rules=tuple(RULES)),
+        config(num_features=4, num_values=3),
+        config(num_features=3, num_values=4, rules=tuple(RULES)),
+        config(num_features=3, num_values=5, grid_size=2),
+    ],
+    ids=["K=3", "K=3, all rules", "M=4, K=3", "K=4, all rules", "K=5, G=2"],
+)
+def test_drawn_instances_against_the_sum_over_everything(task, permuted):
+    split = "test" if permuted else "test_unpermuted"
+    panels = draw(task, 5, split=split)
+    expected = [posterior_of_one(task, instance, permuted=permuted) for instance in panels.tolist()]
+    assert_solves(Solver(task)(panels, permuted=permuted), expected)
+
+
+def test_the_papers_setting_against_all_its_conceivable_readings():
+    task = SravenConfig()
+    panels = draw(task, 8, split="ood")
+    expected = [brute_force(instance, task) for instance in panels]
+    solution = Solver(task)(panels)
+    assert_solves(solution, expected)
+    assert ambiguous_by_definition(solution).tolist() == [len(e) > 1 for e in expected]
+
+
+@pytest.mark.parametrize("permuted", [True, False], ids=["permuted", "unpermuted"])
+def test_readings_spell_out_the_solution(permuted):
+    task = SravenConfig()
+    split = "ood" if permuted else "ood_unpermuted"
+    panels = draw(task, 40, split=split)
+    solver = Solver(task)
+    solution = solver(panels, permuted=permuted)
+    for index, instance in enumerate(panels):
+        readings = solver.readings(instance, permuted=permuted)
+        weights = defaultdict(float)
+        for reading in readings:
+            weights[reading.panel] += reading.probability
+            for positions in zip(*(t.positions for t in reading.threads), strict=True):
+                assert sorted(positions) == [0, 1, 2, 3]
+            assert all(permuted or len(set(t.positions)) == 1 for t in reading.threads)
+        assert len({r.threads for r in readings}) == len(readings)
+        answers = {a.panel: a.probability for a in solution.answers(index)}
+        assert weights == pytest.approx(answers)
+        probabilities = [reading.probability for reading in readings]
+        assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_a_side_of_the_split_leaves_the_readings_that_it_allows():
+    task = SravenConfig(num_values=4)
+    side = Sraven(task).manifest(0).sides["ood"]
+    panels = draw(task, 60, split="ood")
+    informed = Solver(task, combinations=side)
+    solution = informed(panels)
+    assert (solution.num_answers < Solver(task)(panels).num_answers).any()
+    for index, instance in enumerate(panels):
+        kept = defaultdict(float)
+        for reading in Solver(task).readings(instance):
+            if tuple(sorted(PAPER_RULES.index(t.rule) for t in reading.threads)) in side:
+                kept[reading.panel] += reading.probability
+        total = sum(kept.values())
+        answers = {a.panel: a.probability for a in solution.answers(index)}
+        assert answers == pytest.approx({panel: weight / total for panel, weight in kept.items()})
+    readings = informed.readings(panels[0])
+    assert sum(reading.probability for reading in readings) == pytest.approx(1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    num_features=st.integers(2, 5),
+    grid_size=st.integers(2, 4),
+    more_values=st.integers(0, 300),
+    seed=st.integers(0, 1000),
+    split=st.sampled_from(Sraven(SravenConfig()).splits),
+)
+def test_the_truth_is_among_the_answers(num_features, grid_size, more_values, seed, split):
+    task = config(
+        num_features=num_features,
+        num_values=grid_size + more_values,
+        grid_size=grid_size,
+        rules=("constant", "progression-1", "subtraction", "maximum", "distribute_three"),
+    )
+    permuted = "unpermuted" not in split
+    panels = draw(task, 4, split=split, seed=seed)
+    solution = Solver(task)(panels, permuted=permuted)
+    truth = panels[:, -1, -1]
+    for index, panel in enumerate(truth.tolist()):
+        answers = solution.answers(index)
+        assert tuple(panel) in {answer.panel for answer in answers}
+        assert sum(answer.probability for answer in answers) == pytest.approx(1)
+    # What the query panel holds plays no part, and neither does the rest of the batch.
+    hidden = panels.clone()
+    hidden[:, -1, -1] = -1
+    again = [Solver(task)(one, permuted=permuted) for one in hidden.split(1)]
+    for fields in zip(solution, *again, strict=True):
+        assert torch.equal(fields[0], torch.cat(fields[1:]))
+    conflicts = Conflicts(task, permuted=permuted)(panels)
+    assert torch.equal(conflicts.somewhere, ambiguous_by_definition(solution))
+
+
+def test_six_features_and_the_emptiest_grid():
+    task = SravenConfig(num_features=6)
+    panels = draw(task, 50)
+    panels[7] = 0  # 720² · 3^6 readings, all of one answer
+    solution = Solver(task)(panels)
+    assert solution.answers(7) == [((0,) * 6, pytest.approx(1))]
+    right = (solution.answer == panels[:, -1, -1]).all(-1)
+    assert right.double().mean() > 0.7
+
+
+def test_the_posterior_is_calibrated():
+    # Both sides of the split together are all combinations, in the ratio 248 to 82.
+    task = SravenConfig()
+    panels = torch.cat([draw(task, 2480), draw(task, 820, split="ood")])
+    solution = Solver(task)(panels)
+    right = (solution.answer == panels[:, -1, -1]).all(-1).double()
+    assert abs(right.mean() - solution.posterior.mean()) < 4 * right.std() / len(right) ** 0.5
+
+
+def conflicts_as_the_authors(panels, task):
+    """The criterion by its words: orders of the columns, and a wrong rule for each feature."""
+    K, G = task.num_values, task.grid_size
+
+    def wrong(thread):
+        rows = [[panels[r][c][p] for c, p in enumerate(thread)] for r in range(G)]
+        *complete, last = rows
+        given, truth = last[:-1], last[-1]
+        values = []
+        for step in (0, 1, 2, -1, -2):
+            if all(
+                (b - a - step) % K == 0
+                for r in (*complete, given)
+                for a, b in itertools.pairwise(r)
+            ):
+                values.append((given[-1] + step) % K)
+        for sign in (1, -1):
+            if all((r[0] + sign * r[1] - r[2]) % K == 0 for r in complete):
+                values.append((given[0] + sign * given[1]) % K)
+        if len({frozenset(row) for row in complete}) == 1 and set(given) <= set(complete[0]):
+            values += set(complete[0]) - set(given)
+        return any(value != truth for value in values)
+
+    orders = list(itertools.permutations(range(task.num_features)))
+    identity = orders[0]
+    return any(
+        all(wrong(thread) for thread in zip(identity, second, third, strict=True))
+        for second in orders
+        for third in orders
+    )
+
+
+def test_the_authors_criterion_by_its_words():
+    task = config(num_features=3, num_values=4)
+    panels = draw(task, 150)
+    found = ambiguous_by_authors(panels, task)
+    expected = [conflicts_as_the_authors(instance, task) for instance in panels.tolist()]
+    assert found.tolist() == expected
+    assert any(expected)
+    assert not all(expected)
+
+
+@pytest.mark.parametrize(
+    ("num_values", "in_paper", "error"),
+    [(4, 0.0642, 0.0038), (8, 0.0032, 0.0009), (16, 0.0005, 0.0003)],
+)
+def test_table_a2(num_values, in_paper, error):
+    task = SravenConfig(num_values=num_values)
+    panels = draw(task, 4096)
+    fraction = ambiguous_by_authors(panels, task).double().mean().item()
+    own_error = (fraction * (1 - fraction) / 4096) ** 0.5
+    assert abs(fraction - in_paper) < 2.5 * (error**2 + own_error**2) ** 0.5
+
+
+@pytest.mark.parametrize(("num_features", "num_columns"), [(2, 2), (3, 3), (4, 3), (3, 4)])
+def test_best_matching_by_enumeration(num_features, num_columns):
+    scores = torch.randint(3, (*[num_features] * num_columns, 20), dtype=torch.int16)
+    scores[:, ..., :10] *= torch.rand(scores[..., :10].shape) < 0.4
+    orders = list(itertools.permutations(range(num_features)))
+    expected = torch.zeros(20, dtype=torch.int16)
+    for columns in itertools.product(orders, repeat=num_columns - 1):
+        product = torch.ones(20, dtype=torch.int16)
+        for thread in zip(range(num_features), *columns, strict=True):
+            product = product * scores[thread]
+        expected = expected.maximum(product)
+    matching = BestMatching(num_features=num_features, num_columns=num_columns)
+    assert torch.equal(matching(scores.flatten(1, -2)), expected)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_inverse_recognises_and_completes_all_grids_of_a_rule(name):
+    task = config(num_features=2, num_values=3, rules=(name,), held_out_fraction=0.5)
+    grids = grids_of(name, 3, 3)
+    panels = torch.tensor(list(grids)).unsqueeze(-1).expand(-1, -1, -1, 2).contiguous()
+    solution = Solver(task)(panels, permuted=False)
+    assert torch.equal(solution.answer, panels[:, -1, -1])
+    assert bool((solution.num_answers == 1).all())
+
+
+class TestUnambiguousMode:
+    TASK = Sraven(SravenConfig(num_values=6, unambiguous=True))
+    PLAIN = Sraven(SravenConfig(num_values=6))
+
+    @pytest.mark.parametrize("split", ["train", "ood_unpermuted"])
+    def test_it_skips_ambiguous_instances_and_no_others(self, split):
+        permuted = "unpermuted" not in split
+        solver = Solver(self.TASK.config)
+        instances = self.TASK.sampler(split, seeds=[3, 4], batch_size=64).instances(5)
+        plain = self.PLAIN.sampler(split, seeds=[3, 4], batch_size=64).instances(5)
+        for member in range(2):
+            solution = solver(instances.panels[member], permuted=permuted)
+            assert not ambiguous_by_definition(solution).any()
+            clear = ~ambiguous_by_definition(solver(plain.panels[member], permuted=permuted))
+            assert clear.any()
+            assert not clear.all()
+            for ours, theirs in zip(instances, plain, strict=True):
+                assert torch.equal(ours[member][clear], theirs[member][clear])
+        for field, other in zip(instances, plain, strict=True):
+            assert field.shape == other.shape
+
+    def test_it_is_a_function_of_the_instance_number(self):
+        whole = self.TASK.sampler("test", seeds=[1], batch_size=12).instances(2)
+        sampler = self.TASK.sampler("test", seeds=[0, 1], batch_size=4)
+        parts = [sampler.instances(index) for index in (6, 7, 8)]
+        for field, *pieces in zip(whole, *parts, strict=True):
+            assert torch.equal(field[0], torch.cat([piece[1] for piece in pieces]))
+
+    def test_no_shape_depends_on_data(self):
+        sampler = self.TASK.sampler("train", seeds=[0, 1], batch_size=4)
+        compiled = torch.compile(sampler, fullgraph=True, dynamic=False, backend="aot_eager")
+        index = torch.tensor(3)
+        for ours, theirs in zip(compiled(index), sampler(index), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+class TestBadInput:
+    SOLVER = Solver(SravenConfig())
+
+    def panels(self):
+        return draw(SravenConfig(), 5)
+
+    def test_values_out_of_range(self):
+        panels = self.panels()
+        panels[3, 1, 2, 0] = 8
+        message = (
+            r"instance 3 shows 8 at position 0 of the panel in row 1, column 2.*lie in \[0, 8\)"
+        )
+        with pytest.raises(ValueError, match=message):
+            self.SOLVER(panels)
+        with pytest.raises(ValueError, match=message):
+            ambiguous_by_authors(panels, SravenConfig())
+
+    @pytest.mark.parametrize("shape", [(3, 3, 4), (1, 3, 3, 5), (1, 9, 4), (1, 4, 3, 4)])
+    def test_shape(self, shape):
+        with pytest.raises(ValueError, match=r"shape \[batch, 3, 3, 4\].*got \["):
+            self.SOLVER(torch.zeros(shape, dtype=torch.int64))
+
+    def test_dtype(self):
+        with pytest.raises(ValueError, match=r"must hold integers, got torch\.float32"):
+            self.SOLVER(torch.zeros(1, 3, 3, 4))
+
+    def test_a_feature_without_a_rule(self):
+        panels = torch.zeros(4, 3, 3, 4, dtype=torch.int64)
+        panels[2, :2, :, 1] = torch.tensor([[0, 0, 3], [5, 1, 2]])
+        with pytest.raises(ValueError, match="instance 2 has no reading: position 1 of column 0"):
+            self.SOLVER(panels)
+        with pytest.raises(ValueError, match=r"instance 2 has no reading: feature 1 follows none"):
+            self.SOLVER(panels, permuted=False)
+        with pytest.raises(ValueError, match="instance 0 has no reading"):
+            self.SOLVER.readings(panels[2])
+
+    def test_threads_that_cannot_be_combined(self):
+        solver = Solver(SravenConfig(), combinations=[(1, 1, 1, 1)])
+        with pytest.raises(ValueError, match="combination of rules that may occur"):
+            solver(torch.zeros(1, 3, 3, 4, dtype=torch.int64))
+
+    def test_sizes_beyond_the_integers(self):
+        with pytest.raises(ValueError, match=r"num_values \*\* num_features to be at most 2\^62"):
+            Solver(SravenConfig(num_values=2**16))
+        with pytest.raises(ValueError, match="6 features in 4 columns stay below"):
+            Conflicts(SravenConfig(num_features=8, grid_size=5), permuted=True)
+        with pytest.raises(ValueError, match="num_features must be at most 14"):
+            Conflicts(SravenConfig(num_features=15), permuted=False)
+
+
+def test_distinct_rows_also_where_a_key_would_overflow():
+    rows = torch.randint(3, (200, 3)) * torch.tensor([1, 2**40, 2**50])
+    bounds = (3, 2**42, 2**52)
+    first, group = distinct(*zip(rows.unbind(1), bounds, strict=True))
+    assert torch.equal(rows[first][group], rows)
+    assert torch.equal(rows[first], rows.unique(dim=0))
+    logs = torch.randn(200, dtype=torch.float64) * 1000
+    for number, total in enumerate(log_sum_groups(logs, group, len(first))):
+        assert torch.isclose(total, logs[group == number].logsumexp(0))

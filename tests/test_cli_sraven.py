@@ -1,0 +1,141 @@
+"""`hyla sraven` as a person at a shell meets it."""
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from hyla.cli import main
+from hyla.commands.exits import USAGE
+from hyla.tasks.sraven import SravenConfig
+from hyla.tasks.sraven.problem import Problems
+from hyla.tasks.sraven.rendering import to_text
+
+AMBIGUOUS, UNAMBIGUOUS = 1, 4  # instances of the split test, seed 0
+
+
+def output(capsys, *arguments: str) -> str:
+    assert main(["sraven", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_help_names_the_subcommands(capsys):
+    shown = output(capsys, "--help")
+    for name in ("show", "export", "audit"):
+        assert re.search(rf"│ {name} +\w", shown)
+    shown = output(capsys, "show", "--help")
+    assert "Examples" in shown
+    assert "--task.num-features" in shown
+
+
+def test_show_prints_the_instance_of_the_address(capsys):
+    shown = output(capsys, "show", "--split", "ood", "--seed", "2", "--index", "9")
+    problem = Problems(SravenConfig(), "ood", seed=2)[9]
+    assert to_text(problem).plain in shown
+    assert "ood, seed 2, instance 9" in shown
+    assert not any(rule in shown for rule in problem.rules)
+
+
+def test_show_unpermuted(capsys):
+    shown = output(capsys, "show", "--unpermuted", "--index", "3")
+    assert to_text(Problems(SravenConfig(), "test_unpermuted", seed=0)[3]).plain in shown
+    assert shown == output(capsys, "show", "--split", "test_unpermuted", "--index", "3")
+
+
+def test_show_takes_the_task_s_settings(capsys):
+    config = SravenConfig(num_features=3, num_values=5)
+    shown = output(capsys, "show", "--task.num-features", "3", "--task.num-values", "5")
+    assert to_text(Problems(config, "test", seed=0)[0]).plain in shown
+
+
+def test_show_answer_says_whether_there_are_others(capsys):
+    shown = output(capsys, "show", "--index", str(UNAMBIGUOUS), "--answer")
+    assert "Unambiguous" in shown
+    shown = output(capsys, "show", "--index", str(AMBIGUOUS), "--answer")
+    assert "Ambiguous: readings of the context prescribe 2 answers" in shown
+    assert re.search(r"7 6 0 0 +0\.5 +the answer", shown)
+
+
+def test_show_readings(capsys):
+    shown = output(capsys, "show", "--index", str(AMBIGUOUS), "--readings")
+    assert "Readings of the context: 2." in shown
+    assert "subtraction 1→2→4" in shown
+
+
+@pytest.mark.parametrize("shapes", [[], ["--shapes"]])
+def test_show_draws(tmp_path, capsys, shapes: list[str]):
+    pytest.importorskip("matplotlib")
+    svg, png = tmp_path / "a.svg", tmp_path / "a.png"
+    shown = output(capsys, "show", "--svg", str(svg), "--png", str(png), *shapes)
+    assert f"Drawn to {svg}" in shown
+    ElementTree.parse(svg)
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_export(tmp_path, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = tmp_path / "data"
+    arguments = ["export", str(out), "--instances", "30", "--seed", "1", "--task.num-features", "3"]
+    shown = output(capsys, *arguments, "--split", "train", "ood")
+    assert "30 instances of each of train, ood" in shown
+    rows = parquet.read_table(out / "data" / "ood-00000-of-00001.parquet").to_pylist()
+    problem = Problems(SravenConfig(num_features=3), "ood", seed=1)[29]
+    assert rows[29]["query"] == list(problem.answer)
+    assert "ambiguous" in rows[29]
+    output(capsys, *arguments, "--no-labels")
+    files = {path.name for path in (out / "data").iterdir()}
+    assert files == {f"{split}-00000-of-00001.parquet" for split in ("train", "test", "ood")}
+
+
+def test_audit_as_table_and_as_json(capsys):
+    shown = output(capsys, "audit", "--instances", "50")
+    assert re.search(r"ambiguous by definition +\d+\.\d\d", shown)
+    rows = json.loads(output(capsys, "audit", "--instances", "50", "--json"))
+    assert {"train", "test", "ood"} <= {row["split"] for row in rows}
+    assert all(0 <= row["ceiling"] <= 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["shwo"], 'Did you mean "show"?'),
+        (["show", "--split", "odd"], "did you mean 'ood'?"),
+        (["show", "--split", "train", "--unpermuted"], "for the splits test and ood, not for"),
+        (["show", "--index", "-1"], "index must lie in [0, 4294967296)"),
+        (["show", "--shapes"], "add --svg FILE or --png FILE"),
+        (["show", "--task.num-features", "1"], "num_features must be at least 2"),
+        (["show", "--task.num-terms", "3"], "a setting of the task fuzzy, not of sraven"),
+        (
+            ["show", "--task.num-features", "6", "--svg", "a.svg", "--shapes"],
+            "draw the instance with numbers instead",
+        ),
+        (["export", "out", "--instances", "0"], "instances must be at least 1"),
+        (["export", "out"], "--instances"),
+        (["audit", "--instances", "0"], "instances must be at least 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_answered_in_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sraven", *arguments]) == USAGE
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_refuses_a_folder_that_is_not_its_own(tmp_path, capsys):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["sraven", "export", str(tmp_path), "--instances", "5"]) == USAGE
+    assert "holds 'notes.txt'" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_a_message(tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert main(["sraven", "show", "--svg", str(blocked / "a.svg")]) == USAGE
+    assert "cannot write" in capsys.readouterr().err
