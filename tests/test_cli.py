@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,6 +73,18 @@ def test_help_of_train_teaches(capsys):
         (["train", "fuzzy", "--task.num-features", "3"], "a setting of the task sraven, not of"),
         (["train", "fuzzy", "--config", "nowhere.yaml"], "cannot read nowhere.yaml"),
         (["train", "fuzzy", "--seeds", "0"], "members"),
+        (["train", "fuzzy", "--task.held-out-fraction", "0"], "leaves the held-out side empty"),
+        (["train", "fuzzy", "--task.sequence-length", "1"], "sequence_length must be at least 2"),
+        (["train", "fuzzy", "--model.backend", "fused"], "--model.backend"),
+        (["train", "fuzzy", "--model.inputs", "tokens"], "--model.inputs"),
+        (["train", "fuzzy", "--model.tied"], "--model.tied"),
+        (["train", "fuzzy", "--model.feed-forward", "moe", "--model.top-k", "9"], "top_k=9"),
+        (["train", "fuzzy", "--model.positions", "rotary", "--model.qk-dim", "8"], "even head"),
+        (["train", "fuzzy", "--lr", "inf"], "learning_rate must be finite"),
+        (["train", "fuzzy", "--lr", "1e-3", "1e-3"], "members holds a model 2 times: seed 0"),
+        (["train", "fuzzy", "--root", __file__], "test_cli.py is not a directory"),
+        (["demo", "--device", "gpu"], "--device"),
+        (["demo", "--out", f"{__file__}/below"], "test_cli.py is not a directory"),
         (["sweep", "nowhere.yaml"], "cannot read nowhere.yaml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -111,9 +124,44 @@ def test_options_go_over_the_file_and_the_file_over_the_preset(tmp_path: Path, c
     assert "best by test" in shown  # there was no validation split
 
 
-def test_members_listed_in_a_file_cannot_be_a_grid_too(tmp_path: Path, capsys):
+def test_members_listed_in_a_file_are_those_that_train(tmp_path: Path):
     file = tmp_path / "mine.yaml"
-    file.write_text("members: [{seed: 7}]\n")
+    file.write_text("steps: 1\nmembers: [{seed: 7}, {seed: 8, learning_rate: 0.01}]\n")
+    assert _train(tmp_path / "runs", "--config", str(file)) == 0
+    members = _only_run(tmp_path / "runs").members
+    assert [(m["seed"], m["learning_rate"]) for m in members] == [(7, 0.001), (8, 0.01)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("members:", "members must be a list of models or a grid of lists, got None"),
+        ("members: {seed: [100000000000000000000]}", "seed must lie between"),
+        ("model: {backend: fussed}", "did you mean 'fused'?"),
+        ("model: {backend: fused}", "needs a GPU"),
+        ("model: {inputs: tokens}", "the tasks give no tokens"),
+        ("null: 3", "None is not a setting"),
+        ("task_name: [fuzzy]", "task_name ['fuzzy'] is unknown"),
+        ("- steps", "as in `steps: 1000`"),
+        ("steps: [", "is not YAML"),
+    ],
+)
+def test_mistakes_in_a_file_are_answered_before_there_is_a_run(
+    tmp_path: Path, content: str, message: str, capsys
+):
+    file = tmp_path / "mine.yaml"
+    file.write_text(content)
+    assert _train(tmp_path / "runs", "--config", str(file), "--device", "cpu") == USAGE
+    complaint = capsys.readouterr().err
+    assert message in complaint
+    assert len(complaint.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("members", ["[{seed: 7}]", ""])
+def test_members_listed_in_a_file_cannot_be_a_grid_too(tmp_path: Path, members: str, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"members: {members}\n")
     assert _train(tmp_path, "--config", str(file), "--seeds", "2") == USAGE
     assert "leave out --seeds" in capsys.readouterr().err
 
@@ -121,9 +169,16 @@ def test_members_listed_in_a_file_cannot_be_a_grid_too(tmp_path: Path, capsys):
 def test_final_table_marks_the_diverged_and_the_best(tmp_path: Path, capsys):
     assert _train(tmp_path, "--steps", "5", "--lr", "1e38", "1e-3") == 0
     lines = capsys.readouterr().out.splitlines()
-    [diverged] = [line for line in lines if "diverged at step" in line]
+    [diverged] = [line for line in lines if re.search(r"diverged at step \d+$", line.rstrip())]
     [best] = [line for line in lines if "best by validation" in line]
     assert diverged != best
+
+
+def test_no_member_is_the_best_where_all_diverged(tmp_path: Path, capsys):
+    assert _train(tmp_path, "--steps", "5", "--lr", "1e38", "2e38") == 0
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"diverged at step \d+ *$", shown, re.MULTILINE)) == 2
+    assert "best by" not in shown
 
 
 def test_time_limit_leaves_a_run_that_the_same_command_finishes(tmp_path: Path, capsys):

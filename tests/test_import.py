@@ -25,3 +25,19 @@ def test_version_is_stated():
     import hyla
 
     assert hyla.__version__.count(".") == 2
+
+
+@pytest.mark.parametrize("part", ["attention", "nn", "tasks", "training"])
+def test_parts_are_there_after_import_hyla(part):
+    code = (
+        f"import hyla; assert hyla.{part}.__name__ == 'hyla.{part}'; assert '{part}' in dir(hyla)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_dir_lists_the_interface_and_nothing_else_is_there():
+    import hyla
+
+    assert set(hyla.__all__) <= set(dir(hyla))
+    with pytest.raises(AttributeError, match="no attribute 'atention'"):
+        _ = hyla.atention

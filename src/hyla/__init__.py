@@ -40,7 +40,16 @@ __all__ = [
 ]
 
 
+_PARTS = ("attention", "nn", "tasks", "training")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"hyla.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'hyla' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *_PARTS})

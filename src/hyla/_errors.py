@@ -1,17 +1,26 @@
 """Checks and wordings that errors of all parts share."""
 
 import difflib
+import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 
-def nearest(name: str, options: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the option closest to `name`, or an empty string."""
-    matches = difflib.get_close_matches(name, list(options), n=1)
+def nearest(name: object, options: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the option closest to `name`, or an empty string.
+
+    `name` may be anything that stood where a name should: in YAML, a key can be a number or null.
+    """
+    matches = difflib.get_close_matches(str(name), list(options), n=1)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
-def check_positive(**sizes: int) -> None:
-    """Raise a ValueError naming the first size that is not a positive integer."""
+def check_positive(**sizes: SupportsIndex) -> None:
+    """Raise a ValueError naming the first size that is not a positive integer, NumPy's included."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or size < 1:
+        try:
+            number = operator.index(size)
+        except TypeError:
+            raise ValueError(f"{name} must be an integer, got {size!r}") from None
+        if number < 1:
             raise ValueError(f"{name} must be at least 1, got {size!r}")

@@ -61,6 +61,11 @@ def test_attention_names_the_argument(changes, match):
     [
         case("normalisation", r"^normalisation 'softmx' is unknown \(did you mean 'softmax'\?\)", normalisation="softmx"),
         case("one-of-a-composition", r"^normalisation 'rms_haed' .*'rms_head'", normalisation=("softmax", "rms_haed")),
+        case("normalisation-of-a-list", r"^normalisation must be a name, a callable .* got \['softmax'\]", normalisation=["softmax"]),
+        case("normalisation-of-none", r"^normalisation must be .* got None", normalisation=None),
+        case("normalisation-of-nothing", r"^normalisation is an empty tuple; 'none'", normalisation=()),
+        case("value-of-a-list", r"^value \['hidden'\] is unknown", value=["hidden"]),
+        case("phi-of-none", r"^phi must be a name or a callable, got None", phi=None),
         case("value", r"^value 'hiden' is unknown \(did you mean 'hidden'\?\)", value="hiden"),
         case("phi", r"^phi 'gleu' is unknown \(did you mean 'gelu'\?\); .*pass a callable", phi="gleu"),
     ],

@@ -74,3 +74,13 @@ def test_autocast_of_a_float32_bias_is_close_to_float32():
     want = attention(q.float(), k.float(), v.float(), bias=bias)
     assert out.dtype == torch.bfloat16
     assert (out - want).abs().max() < 0.05 * want.abs().max()
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear", "hyla"])
+def test_autocast_to_float16_does_not_overflow_inside(name):
+    q, k, v, options = operands(name)
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = attention(200 * q, 200 * k, v, **options, scale=0.1)
+    assert out.dtype == torch.float16
+    want = attention(200 * q, 200 * k, v, **options, scale=0.1)
+    assert (out.float() - want).abs().max() < 0.02 * want.abs().max()

@@ -137,3 +137,13 @@ def test_nothing_in_nothing_out(name, empty):
     assert (out == 0).all()
     out.sum().backward()
     assert q.grad.shape == q.shape
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_not_even_a_nan_leaves_the_padding(name):
+    q, k, v, options = operands(name, queries=5)
+    real = torch.tensor([True, True, False, True, False])
+    options["mask"] = real[None, None, None]
+    want = attention(q, k, v, **options)
+    hole = torch.where(real, 0.0, float("nan"))[:, None, None]
+    torch.testing.assert_close(attention(q, k + hole, v + hole, **options), want, rtol=0, atol=0)

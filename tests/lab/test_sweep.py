@@ -12,6 +12,7 @@ from hyla.commands.exits import TRY_AGAIN, USAGE
 from hyla.lab.selection import best_setting, estimate, setting_of
 from hyla.lab.store import curve_rows, final_rows, read_runs
 from hyla.lab.sweep import expand, plan
+from hyla.lab.table import write_table
 from hyla.training import Interrupted, train
 
 _TREE: dict[str, Any] = {
@@ -47,6 +48,8 @@ def test_members_make_populations_and_the_rest_makes_methods():
 def test_the_same_model_asked_for_twice_is_trained_once():
     [method] = expand(_with_grid(members__seed=[0, 0], task__held_out_fraction=[0.5, "5e-1"]))
     assert len(method.config.members) == 2
+    [method] = expand(_with_grid(members__learning_rate=[1e-3, "1e-3"]))
+    assert len(method.config.members) == 2
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,11 @@ def test_the_same_model_asked_for_twice_is_trained_once():
     [
         ({"scale": "smoke"}, "task is missing"),
         ({"task": "fuzzy", "gird": {}}, "did you mean 'grid'"),
+        ({"task": 3}, "task 3 is unknown"),
+        ({"task": "fuzzy", "scale": 3}, "scale 3 is unknown"),
+        ({"task": "fuzzy", None: 3}, "None is not a key"),
+        ({"task": "fuzzy", "set": {"model": {None: 3}}}, r"model\.None is not a setting"),
+        ({"task": "fuzzy", "set": {"evaluation": {"splits": ["ood"]}}}, "nothing to choose"),
         ({"task": "fuzzy", "grid": {"steps": 3}}, "must be a list"),
         ({"task": "fuzzy", "grid": [3]}, "must map"),
         ({"task": "fuzzy", "grid": {"model.atention": ["hyla"]}}, "did you mean 'attention'"),
@@ -177,6 +185,12 @@ def test_sweep_from_grid_to_table(tmp_path: Path, capsys):
     assert _sweep(tmp_path, _GRID) == 0
     assert "population" not in capsys.readouterr().out
     pandas.testing.assert_frame_equal(table, pandas.read_parquet(tmp_path / "out" / "mine.parquet"))
+
+
+def test_a_grid_with_a_point_in_its_name_keeps_it(tmp_path: Path):
+    written = write_table([{"seed": 0}], tmp_path / "a-0.5")
+    assert [path.name for path in written] == ["a-0.5.parquet", "a-0.5.csv"]
+    assert all(path.exists() for path in written)
 
 
 def test_without_pyarrow_there_is_the_csv_alone(tmp_path: Path, capsys, monkeypatch):

@@ -1,7 +1,9 @@
 """GELU MLP, SwiGLU and the mixture of experts against their formulas."""
 
 import math
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -100,3 +102,25 @@ def test_load_balancing_loss_counts_the_chosen_and_pulls_the_gate():
 def test_mixture_names_what_is_wrong(experts, match):
     with pytest.raises(ValueError, match=match):
         MixtureOfExperts(4, 6, **experts)
+
+
+@pytest.mark.parametrize(
+    "layer", [GeluMlp, SwiGlu, partial(MixtureOfExperts, num_experts=2, top_k=1)]
+)
+@pytest.mark.parametrize(
+    ("sizes", "match"),
+    [
+        ((0, 8), "^embed_dim must be at least 1, got 0"),
+        ((4, -8), "^mlp_dim must be at least 1, got -8"),
+        ((4, 8.0), r"^mlp_dim must be an integer, got 8\.0"),
+    ],
+    ids=str,
+)
+def test_sizes_are_positive_integers(layer, sizes, match):
+    with pytest.raises(ValueError, match=match):
+        layer(*sizes)
+
+
+def test_sizes_may_be_numpys():
+    layer = MixtureOfExperts(np.int64(4), np.int32(8), num_experts=np.int64(2), top_k=np.int64(1))
+    assert layer(torch.randn(2, 4)).shape == (2, 4)

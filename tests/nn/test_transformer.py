@@ -60,6 +60,22 @@ def test_config_names_the_field(changes, match):
 
 
 @pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"backend": "fussed"}, r"^backend 'fussed' is unknown \(did you mean 'fused'\?\)"),
+        ({"feed_forward": "moe", "top_k": 9}, "^top_k=9 exceeds num_experts=4"),
+        ({"positions": "rotary"}, "^rotary positions need an even head size, got qk_dim=6"),
+        ({"positions": "t5_bidirectional", "sequence_length": 7}, "even sequence_length, got 7"),
+    ],
+    ids=str,
+)
+def test_what_no_model_can_have_is_refused_before_there_is_one(changes, match):
+    heads = {"qk_dim": 6, "v_dim": 6, "num_heads": 2}
+    with pytest.raises(ValueError, match=match):
+        TransformerConfig(**(SIZES | heads | changes))
+
+
+@pytest.mark.parametrize(
     ("changes", "x", "match"),
     [
         pytest.param({}, torch.ones(2, 6, 7), r"^x must have shape \[B, T, 8\], got \(2, 6, 7\)", id="size"),

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -233,21 +232,6 @@ def test_kill_minus_nine_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path)
     assert outcome["steps"][-1] > 2
     assert outcome["leftovers"] > 0, "no kill hit a write: the test has lost its point"
     assert len(names(tmp_path)) == 2
-
-
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"cannot mount a tmpfs: {error}")
-    try:
-        yield mount
-    finally:
-        subprocess.run(["umount", str(mount)], check=True)
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_intact(tiny_disk: Path) -> None:

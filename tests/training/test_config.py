@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+import torch
 import yaml
 
 from hyla.nn import Transformer, TransformerConfig
@@ -219,6 +220,16 @@ def test_yaml_reads_1e_3_as_text_and_we_as_a_number():
         ({"task": 3}, "^task must hold settings by name, got 3"),
         ({"model": "big"}, "^model must hold settings by name, got 'big'"),
         ({"members": []}, "^members must hold at least one model"),
+        ({"members": {"seed": []}}, "^members must hold at least one model"),
+        ({"members": {"seed": [-1]}}, r"^seed must lie between 0 and 2\*\*63 - 1, got -1"),
+        ({"members": {"seed": [2**63]}}, r"^seed must lie between 0 and 2\*\*63 - 1"),
+        ({"members": {"learning_rate": ["nan"]}}, "^learning_rate must be finite"),
+        ({"members": {"weight_decay": ["inf"]}}, "^weight_decay must be finite"),
+        ({"members": {"seed": [1, 1]}}, "^members holds a model 2 times: seed 1 lr"),
+        ({"members": {"learning_rate": [0.1, "1e-1"]}}, "^members holds a model 2 times"),
+        ({"task": {"held_out_fraction": 0.0}}, "^held_out_fraction=0.0 leaves the held-out side"),
+        ({"task": {"held_out_fraction": 0.95}}, "^held_out_fraction=0.95 leaves 1 of 15"),
+        ({"model": {"inputs": "tokens"}}, r"^model\.inputs must be 'vectors'"),
         ({"members": 3}, "^members must be a list of models or a grid of lists, got 3"),
         ({"members": [3]}, "^members must hold settings by name, got 3"),
         ({"precision": "float23"}, r"^precision 'float23' is unknown \(did you mean 'float32'"),
@@ -249,3 +260,17 @@ def test_an_unknown_preset_is_named():
         load_preset("srave", "paper")
     with pytest.raises(ValueError, match=r"^scale 'lapdog' is unknown.*choose from"):
         load_preset("fuzzy", "lapdog")
+
+
+def test_an_empty_grid_of_members_is_not_the_default_member():
+    with pytest.raises(ValueError, match="members is an empty grid"):
+        config_from_tree(load_preset("fuzzy", "smoke") | {"members": {}})
+
+
+def test_a_kernel_that_needs_a_gpu_is_not_asked_for_on_a_cpu():
+    config = tiny_config()
+    config.check_device(torch.device("cpu"))
+    fused = dataclasses.replace(config, model=dataclasses.replace(config.model, backend="fused"))
+    fused.check_device(torch.device("cuda"))
+    with pytest.raises(ValueError, match="needs a GPU"):
+        fused.check_device(torch.device("cpu"))

@@ -80,6 +80,28 @@ def test_a_time_limit_and_one_that_leaves_no_time_at_all(tmp_path, monkeypatch, 
     assert_same_run(tmp_path, uninterrupted)
 
 
+@pytest.mark.parametrize("batch", [1, 3, 5, 6])
+def test_a_stop_during_an_evaluation_is_noticed_and_made_up_for(
+    tmp_path, monkeypatch, uninterrupted, batch
+):
+    batches = 0
+
+    def stop_before_one(self):
+        nonlocal batches
+        batches += 1
+        if batches == batch:
+            self.request("SIGTERM")
+        original(self)
+
+    original = StopRequest.check
+    monkeypatch.setattr(StopRequest, "check", stop_before_one)
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        run(tmp_path)
+    assert batches == batch
+    run(tmp_path)
+    assert_same_run(tmp_path, uninterrupted)
+
+
 # --- crashes ------------------------------------------------------------------------------------
 
 

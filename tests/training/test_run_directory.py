@@ -1,5 +1,6 @@
 """Run directories: one owner at a time, and metrics that a resumed run completes exactly."""
 
+import errno
 import json
 import math
 import os
@@ -7,11 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import torch
 
+from hyla.training import run_directory
+from hyla.training.checkpoint import write_atomically
 from hyla.training.run_directory import (
     RunBusyError,
     RunDirectory,
@@ -204,3 +208,122 @@ def test_a_second_process_is_told_who_has_the_run_and_a_kill_frees_it(tmp_path: 
 def test_a_second_opening_in_one_process_is_refused_too(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path, "run", CONFIG), pytest.raises(RunBusyError):
         RunDirectory.open(tmp_path, "run", CONFIG)
+
+
+# --- failures of the file system ----------------------------------------------------------------
+
+
+def fill(disk: Path) -> Path:
+    """Leave no byte on `disk`; deleting the returned file makes room again."""
+    path = disk / "filler"
+    with path.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            with suppress(OSError):
+                while file.write(bytes(size)) == size:
+                    pass
+    return path
+
+
+def test_a_run_on_a_full_disk_says_how_to_go_on_and_does(tiny_disk: Path) -> None:
+    filler = fill(tiny_disk)
+    for _ in range(2):  # the second time too: the lock was released
+        with pytest.raises(RunDirectoryError, match=r"Disk full: .*0\.0 MB are free\. Make room"):
+            RunDirectory.open(tiny_disk, "run", CONFIG)
+    filler.unlink()
+
+    with RunDirectory.open(tiny_disk, "run", CONFIG) as run:
+        for step in range(400):
+            run.log({"step": step, "loss": 0.5})
+        before = (run.path / "metrics.jsonl").read_bytes()
+        fill(tiny_disk)
+        with pytest.raises(RunDirectoryError, match=r"Disk full: cannot write .*finished\.json"):
+            run.finish({"best": 1})
+        with pytest.raises(RunDirectoryError, match=r"Disk full: cannot write .*metrics\.jsonl"):
+            run.rewind(100)
+        assert (run.path / "metrics.jsonl").read_bytes() == before
+        with pytest.raises(RunDirectoryError, match=r"Disk full: cannot write .*metrics\.jsonl"):
+            run.log({"step": 400, "more than is left of the last page": "x" * 4096})
+        filler.unlink()
+        run.rewind(399)
+        assert len(run.metrics()) == 400
+        run.finish({"best": 1})
+    assert not list(run.path.glob(".*.tmp-*"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "provenance.json"])
+def test_a_disk_that_fills_while_a_run_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def write(path: Path, content: bytes) -> None:
+        if path.name == name:
+            raise OSError(errno.ENOSPC, "injected")
+        write_atomically(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_directory, "write_atomically", write)
+        with pytest.raises(RunDirectoryError, match=f"Disk full: cannot write .*{name}"):
+            RunDirectory.open(tmp_path, "run", CONFIG)
+    with RunDirectory.open(tmp_path, "run", CONFIG):
+        pass
+
+
+def test_a_failed_sync_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    with RunDirectory.open(tmp_path, "run", CONFIG) as run, monkeypatch.context() as patch:
+        patch.setattr(run_directory.os, "fsync", fail)
+        with pytest.raises(RunDirectoryError, match=r"Cannot use .*metrics\.jsonl: .*injected"):
+            run.sync()
+
+
+def test_a_file_where_the_runs_should_be(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for root in (file, file / "below"):
+        with pytest.raises(RunDirectoryError, match=r"file is not a directory\. Keep the runs"):
+            RunDirectory.open(root, "run", CONFIG)
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)  # root, who runs some of these tests, may everything
+    with pytest.raises(RunDirectoryError, match=r"Permission denied\. Keep the runs where"):
+        RunDirectory.open(tmp_path, "run", CONFIG)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "3", '{"nonfinite": {"/a/1": "nan"}}', "\xff"])
+def test_a_damaged_summary_says_what_to_do(tmp_path: Path, content: str) -> None:
+    with RunDirectory.open(tmp_path, "run", CONFIG) as run:
+        run.finish({"best": 1})
+    (run.path / "finished.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(RunDirectoryError, match=r"finished\.json is damaged.*: delete it"):
+        RunDirectory.open(tmp_path, "run", CONFIG)
+    (run.path / "finished.json").unlink()
+    with RunDirectory.open(tmp_path, "run", CONFIG) as run:
+        assert run.finished is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[3]"])
+def test_a_damaged_provenance_says_what_to_do(tmp_path: Path, content: str) -> None:
+    with RunDirectory.open(tmp_path, "run", CONFIG) as run:
+        pass
+    (run.path / "provenance.json").write_text(content)
+    with pytest.raises(RunDirectoryError, match=r"provenance\.json is damaged.*delete it"):
+        RunDirectory.open(tmp_path, "run", CONFIG)
+
+
+def test_provenance_names_the_device_that_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    for device in (torch.device("cpu"), torch.device("cuda"), None):
+        with RunDirectory.open(tmp_path, "run", CONFIG, device=device) as run:
+            pass
+    starts = json.loads((run.path / "provenance.json").read_text())
+    assert starts[0]["device"].startswith("CPU (")
+    assert starts[0]["cuda"] is None
+    assert [start["device"] for start in starts[1:]] == ["a GPU", "a GPU"]

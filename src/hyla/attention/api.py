@@ -3,6 +3,7 @@
 import math
 from typing import Any, Literal, overload
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -103,6 +104,9 @@ def attention(
         eps=eps,
         backend=backend,
     )
+    q, k, v = (in_autocast_dtype(x) for x in (q, k, v))
+    if mask is not None:
+        k, v = without_masked_keys(k, v, mask)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     arguments: dict[str, Any] = {
         "spec": spec,
@@ -121,15 +125,31 @@ def attention(
                 return fused
             if causal:
                 mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
-            return fused, latent_code(
-                q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask
-            ).to(q.dtype)
+            with torch.autocast(q.device.type, enabled=False):
+                code = latent_code(q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask)
+            return fused, code.to(q.dtype)
         if backend == "fused":
             raise ValueError(f"backend 'fused' cannot compute this: {fused}; use 'auto'")
         say_once(fused)
     rows = queries_per_chunk(q, k, v, spec)
-    out, code = attend_in_chunks(q, k, v, rows=rows, need_code=return_code, **arguments)
+    with torch.autocast(q.device.type, enabled=False):  # the reference picks its own precision
+        out, code = attend_in_chunks(q, k, v, rows=rows, need_code=return_code, **arguments)
     if not return_code:
         return out
     assert code is not None
     return out, code
+
+
+def in_autocast_dtype(x: Tensor) -> Tensor:
+    """Cast as autocast casts the operands of a matrix product; float64 it leaves alone."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(kind))
+
+
+def without_masked_keys(k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Zero the keys that no query may attend to: a padded NaN would survive its code of 0."""
+    mask = mask[(None,) * (4 - mask.ndim)]
+    unused = ~mask.any(dim=1).any(dim=1)[:, :, None, None]  # [B, Tk, 1, 1]
+    return k.masked_fill(unused, 0.0), v.masked_fill(unused, 0.0)

@@ -38,17 +38,26 @@ class AttentionSpec:
     phi: str | Callable[[Tensor], Tensor] = "relu"
 
     def __post_init__(self):
+        if self.normalisation == ():
+            raise ValueError("normalisation is an empty tuple; 'none' leaves scores as they are")
         for step in self.normalisation_steps:
+            if not (isinstance(step, str) or callable(step)):
+                raise ValueError(
+                    "normalisation must be a name, a callable (scores, mask, eps) or a tuple of "
+                    f"these, got {self.normalisation!r}"
+                )
             if isinstance(step, str) and step not in NORMALISATIONS:
                 raise ValueError(
                     f"normalisation {step!r} is unknown{nearest(step, NORMALISATIONS)}; "
                     f"choose from {sorted(NORMALISATIONS)} or pass a callable (scores, mask, eps)"
                 )
-        if self.value not in VALUE_NETWORKS:
+        if not isinstance(self.value, str) or self.value not in VALUE_NETWORKS:
             raise ValueError(
                 f"value {self.value!r} is unknown{nearest(self.value, VALUE_NETWORKS)}; "
                 f"choose from {sorted(VALUE_NETWORKS)}"
             )
+        if not (isinstance(self.phi, str) or callable(self.phi)):
+            raise ValueError(f"phi must be a name or a callable, got {self.phi!r}")
         if isinstance(self.phi, str) and self.phi not in PHIS:
             raise ValueError(
                 f"phi {self.phi!r} is unknown{nearest(self.phi, PHIS)}; "

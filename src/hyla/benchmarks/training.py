@@ -49,15 +49,16 @@ CASES = {
     ),
     "cuda": tuple(
         Case(task=task, attention=attention, members=members, precision=precision)
-        for task in ("sraven", "fuzzy")
         for attention, members, precision in (
             ("hyla", 12, "tf32"),
-            ("hyla", 12, "float32"),
-            ("hyla", 12, "bf16"),
             ("hyla", 1, "tf32"),
+            ("hyla", 24, "tf32"),
             ("softmax", 12, "tf32"),
+            ("hyla", 12, "float32"),
             ("linear", 12, "tf32"),
+            ("hyla", 12, "bf16"),
         )
+        for task in ("sraven", "fuzzy")
     ),
 }
 

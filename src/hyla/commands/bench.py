@@ -6,19 +6,26 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from hyla.benchmarks import samplers, training
-from hyla.benchmarks.environment import environment
+from hyla._environment import environment
+from hyla.benchmarks import samplers, solver, training
 from hyla.commands.exits import usage_errors
+from hyla.commands.options import check_folders
 from hyla.commands.output import console, table
 from hyla.training.loop import resolve_device
 
-_BENCHMARKS = {"train": training.measure, "samplers": samplers.measure}
+_BENCHMARKS = {
+    "train": training.measure,
+    "samplers": samplers.measure,
+    "solver": solver.measure,
+}
 
 
 def bench(
     what: Annotated[
-        Literal["train", "samplers"],
-        Parameter(help="train: optimisation steps; samplers: batches of the tasks."),
+        Literal["train", "samplers", "solver"],
+        Parameter(
+            help="train: optimisation steps; samplers: batches of the tasks; solver: SRAVEN's."
+        ),
     ],
     /,
     *,
@@ -33,19 +40,22 @@ def bench(
     """
     with usage_errors():
         where = resolve_device(device)
+        check_folders(out=out)
+    measured_with = environment(where)
     screen = console()
-    screen.print(" ".join(f"{key} {value}" for key, value in environment(where).items()))
+    screen.print(" ".join(f"{key} {value}" for key, value in measured_with.items() if value))
+    path = out / f"{what}-{where.type}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for row in _BENCHMARKS[what](where, seconds):
         rows.append(row)
         screen.print(" · ".join(f"{name} {_shown(value)}" for name, value in row.items() if value))
-    shown = table(f"{what} on {environment(where)['device']}", *rows[0])
+        # After every row: what was measured survives an interruption.
+        path.write_text(json.dumps({"environment": measured_with, "rows": rows}, indent=1) + "\n")
+    shown = table(f"{what} on {measured_with['device']}", *rows[0])
     for row in rows:
         shown.add_row(*map(_shown, row.values()))
     screen.print(shown)
-    path = out / f"{what}-{where.type}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"environment": environment(where), "rows": rows}, indent=1) + "\n")
     screen.print(f"Written to {path}")
 
 

@@ -2,25 +2,34 @@
 
 import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from hyla.commands.exits import usage_errors
+from hyla.commands.options import check_folders
 from hyla.commands.output import console, score, table
-from hyla.lab.demo import run_demo, verdict, write_figure, write_page
+from hyla.lab.demo import check_figures, run_demo, verdict, write_figure, write_page
+from hyla.training.loop import resolve_device
 
 
 def demo(
     *,
     root: Annotated[Path, Parameter(help="Where the runs are kept.")] = Path("runs/demo"),
     out: Annotated[Path, Parameter(help="Where the figure and the page go.")] = Path("runs/demo"),
-    device: Annotated[str, Parameter(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], Parameter(help="auto takes the GPU if there is one.")
+    ] = "auto",
 ) -> None:
     """Show the paper's effect in minutes: HYLA against softmax and linear attention.
 
     Each model learns fuzzy logic functions in context and is then asked for functions whose terms
     it knows but whose combination it has never seen. Runs that are finished are not repeated.
     """
+    with usage_errors():
+        resolve_device(device)
+        check_folders(root=root, out=out)
+        check_figures()
     results = run_demo(root=root, device=device)
     shown = table(
         "R² on fuzzy logic functions",

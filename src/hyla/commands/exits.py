@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from hyla.training import Interrupted
 from hyla.training.checkpoint import CheckpointError
+from hyla.training.cohort import ModelTooLargeError
 from hyla.training.run_directory import RunDirectoryError
 
 FAILURE = 1
@@ -37,6 +38,6 @@ def exit_code(error: Exception) -> int | None:
             return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
         case UsageError():
             return USAGE
-        case RunDirectoryError() | CheckpointError() | UnfinishedError():
+        case RunDirectoryError() | CheckpointError() | ModelTooLargeError() | UnfinishedError():
             return FAILURE
     return None

@@ -6,18 +6,18 @@ An option that is not given is None and leaves the preset's value.
 import ast
 import dataclasses
 import inspect
+import os
 import textwrap
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from hyla.nn import TransformerConfig
-from hyla.tasks import FuzzyLogicConfig, SravenConfig
 from hyla.training import Evaluation
-
-_TASK_CONFIGS = {"fuzzy": FuzzyLogicConfig, "sraven": SravenConfig}
+from hyla.training.config import DERIVED_FROM_TASK, TASK_CONFIGS
 
 
 def given(options: Any) -> dict[str, Any]:
@@ -32,18 +32,28 @@ def given(options: Any) -> dict[str, Any]:
 def check_task_options(task: str, options: Any) -> None:
     """Raise a ValueError for a setting of another task than `task`."""
     for name in given(options):
-        owners = [other for other, config in _TASK_CONFIGS.items() if name in _field_names(config)]
-        if task in _TASK_CONFIGS and task not in owners:
+        owners = [other for other, config in TASK_CONFIGS.items() if name in _field_names(config)]
+        if task in TASK_CONFIGS and task not in owners:
             raise ValueError(
                 f"--task.{name.replace('_', '-')} is a setting of the task {' and '.join(owners)}, "
                 f"not of {task}"
             )
 
 
+def check_folders(**folders: Path) -> None:
+    """Raise a ValueError for the first option, by name, whose folder cannot be one."""
+    for name, folder in folders.items():
+        for path in (folder, *folder.parents):
+            # Of os.path: pathlib's own raise where they may not look.
+            if os.path.exists(path) and not os.path.isdir(path):
+                raise ValueError(f"--{name} {folder}: {path} is not a directory")
+
+
 def _model_options() -> type:
-    # The first three follow from the task; --attention has an option of its own.
-    derived = ("input_dim", "output_dim", "sequence_length")
-    return _options("ModelOptions", _fields(TransformerConfig, without=(*derived, "attention")))
+    # --attention has an option of its own; the tasks give vectors, so there are no tokens to tie;
+    # and the backend changes no numbers.
+    without = (*DERIVED_FROM_TASK, "attention", "inputs", "tied", "backend")
+    return _options("ModelOptions", _fields(TransformerConfig, without=without))
 
 
 def _evaluation_options() -> type:
@@ -53,8 +63,8 @@ def _evaluation_options() -> type:
 def _task_options() -> type:
     """Make the settings of all tasks into one class; `check_task_options` tells them apart."""
     fields: dict[str, Any] = {}
-    for task, config in _TASK_CONFIGS.items():
-        others = [other for name, other in _TASK_CONFIGS.items() if name != task]
+    for task, config in TASK_CONFIGS.items():
+        others = [other for name, other in TASK_CONFIGS.items() if name != task]
         shared = set.intersection(*(_field_names(other) for other in others))
         fields = _fields(config, label=f"{task}: ", unlabelled=shared) | fields
     return _options("TaskOptions", fields)

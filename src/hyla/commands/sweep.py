@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from hyla.commands.exits import UnfinishedError, usage_errors
+from hyla.commands.options import check_folders
 from hyla.commands.output import HEADINGS, console, table
 from hyla.lab.launch import SlurmArray, SlurmOptions, submit, train_locally
 from hyla.lab.selection import (
@@ -98,11 +99,14 @@ def sweep(
 
     with usage_errors():
         methods = read_sweep(grid)
+        check_folders(root=root, out=out)
         shares = plan(methods, root, max_population)
         if launcher == "slurm" and max_seconds is not None:
             raise ValueError("--max-seconds is for --launcher local; here, use --slurm.time")
         if launcher == "local":
-            resolve_device(device)
+            where = resolve_device(device)
+            for method in methods:
+                method.config.check_device(where)
     if dry_run:
         out_console.print(_populations(shares))
         return

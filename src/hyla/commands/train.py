@@ -1,11 +1,10 @@
 """`hyla train`: a task, a model, a population; a table at the end."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from cyclopts import Group, Parameter
 
 from hyla.commands.exits import UsageError, usage_errors
@@ -13,6 +12,7 @@ from hyla.commands.options import (
     EvaluationOptions,
     ModelOptions,
     TaskOptions,
+    check_folders,
     check_task_options,
     given,
 )
@@ -21,6 +21,7 @@ from hyla.lab.selection import validation_metric
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge
 from hyla.training import train as train_population
 from hyla.training.checkpoint import newest_step
+from hyla.training.config import read_settings
 from hyla.training.loop import resolve_device, run_path
 from hyla.training.objectives import objective_of
 from hyla.training.sinks import MetricSink, TensorBoardSink, WandbSink
@@ -129,11 +130,16 @@ def train(
         tree = load_preset(task, scale)
         check_task_options(task, task_options)
         if config is not None:
-            tree = merge(tree, _read_yaml(config))
-        if options["members"] and isinstance(tree["members"], list):
-            raise ValueError(f"{config} lists its members: leave out --seeds, --lr and the like")
-        settings = config_from_tree(merge(tree, _without_none(options)))
-        resolve_device(device)
+            tree = merge(tree, read_settings(config, example="steps: 1000"))
+        if options["members"] and not isinstance(tree["members"], Mapping):
+            raise ValueError(
+                f"the members of {config} are no grid: leave out --seeds, --lr and the like"
+            )
+        # An empty dict would replace what is not one in the file, such as a list of members.
+        chosen = {name: value for name, value in options.items() if value not in (None, {})}
+        settings = config_from_tree(merge(tree, chosen))
+        settings.check_device(resolve_device(device))
+        check_folders(root=root)
 
     summary = train_population(
         settings,
@@ -147,18 +153,6 @@ def train(
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
-    if not isinstance(tree, dict):
-        raise ValueError(f"{path} must map settings to values, as in `steps: 1000`")
-    return tree
 
 
 def _open_sinks(
@@ -190,16 +184,16 @@ def _open_sinks(
 
 
 def _show(config: TrainConfig, summary: dict[str, Any], path: Path) -> None:
-    """Print a row per member, the best by validation marked."""
+    """Print a row per member; of several, the best by validation is marked."""
     headline = objective_of(config.build_task()).headline
     members = summary["members"]
     chosen_by = validation_metric(members[0]["metrics"], headline)
 
-    def rank(member: dict[str, Any]) -> tuple[bool, float]:
-        value = member["metrics"].get(chosen_by, math.nan)
-        return member["diverged_at"] is None, -math.inf if math.isnan(value) else value
+    def chosen_value(member: dict[str, Any]) -> float:
+        return member["metrics"].get(chosen_by, math.nan)
 
-    best = max(members, key=rank)
+    sound = [m for m in members if m["diverged_at"] is None and not math.isnan(chosen_value(m))]
+    best = max(sound, key=chosen_value, default=None)
     columns = {"ID": f"test/{headline}", "OOD": f"ood/{headline}"}
     shown = table(
         f"{config.task_name}, {config.model.attention}, {config.steps} steps: {headline}",

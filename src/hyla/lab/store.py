@@ -3,14 +3,19 @@
 Reading takes no locks and changes nothing, so it is safe while runs are being trained.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hyla.training.checkpoint import newest_step
-from hyla.training.run_directory import fingerprint, read_finished, read_metrics
+from hyla.training.run_directory import (
+    fingerprint,
+    read_finished,
+    read_json,
+    read_metrics,
+    read_provenance,
+)
 
 Row = dict[str, Any]
 
@@ -48,9 +53,9 @@ def read_run(path: Path | str) -> StoredRun:
     path = Path(path)
     return StoredRun(
         path=path,
-        config=_read_json(path / "config.json", {}),
+        config=read_json(path / "config.json", missing={}, advice="move the run directory away"),
         summary=read_finished(path),
-        provenance=_read_json(path / "provenance.json", []),
+        provenance=read_provenance(path),
     )
 
 
@@ -114,12 +119,3 @@ def _all_values(starts: list[dict[str, Any]], name: str) -> str | None:
     """Join what the run's starts say: one resumed on another machine owes its figures to both."""
     values = dict.fromkeys(str(start[name]) for start in starts if start.get(name) is not None)
     return "; ".join(values) or None
-
-
-def _read_json(path: Path, missing: Any) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return missing
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): move the run directory away") from error

@@ -23,15 +23,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hyla._errors import nearest
 from hyla.lab.store import Row, StoredRun, final_rows, read_run, read_runs, shared_settings
 from hyla.training import Member, TrainConfig, config_from_tree, load_preset, merge
+from hyla.training.config import members_from_tree, read_settings
 from hyla.training.loop import run_path
 
 _KEYS = ("task", "scale", "set", "grid")
 _MEMBERS = "members."
+_CHOSEN_ON = ("validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +66,14 @@ class Share:
 
 def read_sweep(path: Path) -> list[Method]:
     """Return the methods that a sweep's YAML file describes."""
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
-    if not isinstance(tree, Mapping):
-        raise ValueError(f"{path} must map {', '.join(_KEYS)} to values")
-    return expand(tree)
+    return expand(read_settings(path, example="task: fuzzy"))
 
 
 def expand(tree: Mapping[str, Any]) -> list[Method]:
     """Return the methods of a sweep, each with the members that its grid gives."""
     for key in tree:
         if key not in _KEYS:
-            raise ValueError(
-                f"{key} is not a key of a sweep{nearest(str(key), _KEYS)}; use {_KEYS}"
-            )
+            raise ValueError(f"{key} is not a key of a sweep{nearest(key, _KEYS)}; use {_KEYS}")
     if "task" not in tree:
         raise ValueError("task is missing: say which task the sweep is about, as in `task: fuzzy`")
     for key in ("set", "grid"):
@@ -106,14 +96,16 @@ def expand(tree: Mapping[str, Any]) -> list[Method]:
         changed = base
         for key, value in settings.items():
             changed = merge(changed, _nested(key, value))
-        config = config_from_tree(changed)
+        config = config_from_tree(changed | {"members": _distinct_members(changed["members"])})
+        if not set(_CHOSEN_ON) & set(config.evaluation.splits):
+            raise ValueError(
+                f"evaluation.splits {config.evaluation.splits} leaves nothing to choose settings "
+                f"on; add one of {_CHOSEN_ON}"
+            )
         # Two spellings of one method are one method.
         methods.setdefault(
             shared_settings(config.to_tree()),
-            Method(
-                settings=settings,
-                config=dataclasses.replace(config, members=tuple(dict.fromkeys(config.members))),
-            ),
+            Method(settings=settings, config=config),
         )
     return list(methods.values())
 
@@ -174,6 +166,11 @@ def _shares(
             yield share(members, f"resumable at step {step}")
     while pending:
         yield share(list(pending)[:max_population], "new")
+
+
+def _distinct_members(members: Any) -> list[dict[str, Any]]:
+    """Return a model that is asked for twice, perhaps spelt in two ways, once."""
+    return [dataclasses.asdict(m) for m in dict.fromkeys(members_from_tree(members))]
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from hyla.lab.store import Row
 
 
 def write_table(rows: Sequence[Row], path: Path) -> list[Path]:
-    """Write the rows to `path` with the suffixes .parquet and .csv; return what was written.
+    """Write the rows to `path` with .parquet and .csv appended; return what was written.
 
     Without pyarrow, which Parquet needs, there is the CSV alone.
     """
@@ -17,7 +17,8 @@ def write_table(rows: Sequence[Row], path: Path) -> list[Path]:
         raise ValueError('tables need pandas: pip install "hyla[tables]"') from error
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pandas.DataFrame.from_records(list(rows))
-    csv, parquet = path.with_suffix(".csv"), path.with_suffix(".parquet")
+    # Not with_suffix: of `a-0.5`, it would take .5 for a suffix and replace it.
+    csv, parquet = (path.with_name(path.name + suffix) for suffix in (".csv", ".parquet"))
     table.to_csv(csv, index=False)
     try:
         table.to_parquet(parquet, index=False)

@@ -14,6 +14,7 @@ class GeluMlp(nn.Module):
 
     def __init__(self, embed_dim: int, mlp_dim: int):
         super().__init__()
+        check_positive(embed_dim=embed_dim, mlp_dim=mlp_dim)
         self.up = nn.Linear(embed_dim, mlp_dim)
         self.down = nn.Linear(mlp_dim, embed_dim)
         self.reset_parameters()
@@ -33,6 +34,7 @@ class SwiGlu(nn.Module):
 
     def __init__(self, embed_dim: int, mlp_dim: int):
         super().__init__()
+        check_positive(embed_dim=embed_dim, mlp_dim=mlp_dim)
         self.gate = nn.Linear(embed_dim, mlp_dim, bias=False)
         self.up = nn.Linear(embed_dim, mlp_dim, bias=False)
         self.down = nn.Linear(mlp_dim, embed_dim, bias=False)
@@ -58,9 +60,8 @@ class MixtureOfExperts(nn.Module):
 
     def __init__(self, embed_dim: int, mlp_dim: int, *, num_experts: int, top_k: int):
         super().__init__()
-        check_positive(num_experts=num_experts, top_k=top_k)
-        if top_k > num_experts:
-            raise ValueError(f"top_k={top_k} exceeds num_experts={num_experts}")
+        check_positive(embed_dim=embed_dim, mlp_dim=mlp_dim)
+        check_experts(num_experts=num_experts, top_k=top_k)
         self.top_k = top_k
         self.gate = nn.Linear(embed_dim, num_experts, bias=False)
         self.up = nn.Parameter(torch.empty(num_experts, embed_dim, mlp_dim))
@@ -89,3 +90,10 @@ class MixtureOfExperts(nn.Module):
         probabilities = torch.softmax(self.gate(x), dim=-1).flatten(0, -2)
         routed = (self.weights(x) > 0).to(x.dtype).flatten(0, -2) / self.top_k
         return probabilities.shape[-1] * (routed.mean(0) * probabilities.mean(0)).sum()
+
+
+def check_experts(*, num_experts: int, top_k: int) -> None:
+    """Raise a ValueError if a token cannot be routed to `top_k` of the experts."""
+    check_positive(num_experts=num_experts, top_k=top_k)
+    if top_k > num_experts:
+        raise ValueError(f"top_k={top_k} exceeds num_experts={num_experts}")

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from hyla._errors import check_positive, nearest
 from hyla.attention import AttentionSpec, resolve_spec
+from hyla.attention.validation import BACKENDS
 from hyla.nn.cache import KeyValueCache
-from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu
+from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu, check_experts
 from hyla.nn.initialise import initialise_linear_
 from hyla.nn.multi_head_attention import MultiHeadAttention, check_dropout, check_heads
 from hyla.nn.positions import T5RelativeBias
@@ -82,12 +83,28 @@ class TransformerConfig:
         check_heads(self.num_heads, qk_dim=self.qk_dim, v_dim=self.v_dim)
         check_dropout(attention_dropout=self.attention_dropout)
         resolve_spec(self.attention)
-        for name, options in (("positions", POSITIONS), ("feed_forward", FEED_FORWARDS)):
+        for name, options in (
+            ("positions", POSITIONS),
+            ("feed_forward", FEED_FORWARDS),
+            ("backend", BACKENDS),
+        ):
             value = getattr(self, name)
             if value not in options:
                 raise ValueError(
                     f"{name} {value!r} is unknown{nearest(value, options)}; choose from {options}"
                 )
+        if self.feed_forward == "moe":
+            check_experts(num_experts=self.num_experts, top_k=self.top_k)
+        if self.positions == "rotary" and self.qk_dim // self.num_heads % 2:
+            raise ValueError(
+                "rotary positions need an even head size, got "
+                f"qk_dim={self.qk_dim} / num_heads={self.num_heads}"
+            )
+        if self.positions == "t5_bidirectional" and self.sequence_length % 2:
+            raise ValueError(
+                "t5_bidirectional positions need an even sequence_length, got "
+                f"{self.sequence_length}"
+            )
         if self.inputs not in ("vectors", "tokens"):
             raise ValueError(f"inputs must be 'vectors' or 'tokens', got {self.inputs!r}")
         if self.tied and (self.inputs != "tokens" or self.input_dim != self.output_dim):

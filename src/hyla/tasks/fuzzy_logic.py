@@ -59,6 +59,11 @@ class FuzzyLogicConfig:
     def __post_init__(self) -> None:
         check_positive(num_variables=self.num_variables, sequence_length=self.sequence_length)
         check_combinable(num_terms=self.num_terms)
+        if self.sequence_length < 2:
+            raise ValueError(
+                "sequence_length must be at least 2, because R² compares with the variance of a "
+                f"function's values, got {self.sequence_length}"
+            )
         if self.num_terms > self.num_known_terms:
             raise ValueError(
                 f"num_terms must be at most {self.num_known_terms}, the known terms of "

@@ -25,9 +25,9 @@ from torch import Tensor
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
 _KEPT = 2  # the newest and one to fall back on
-_LAYOUT = "1"
+_LAYOUT = "2"
 _NAME = re.compile(r"checkpoint-(\d{6,})\.safetensors")
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 # Files this process wrote or read whole, by (device, inode, size, mtime): a save wants to know
 # that the older checkpoint it keeps is good, and should not pay for hashing it again each time.
@@ -249,14 +249,17 @@ def _set_aside(path: Path) -> None:
 
 
 def _describe_failure(path: Path, size: int, error: OSError) -> str:
-    if error.errno not in _DISK_FULL:
+    if error.errno not in DISK_FULL:
         return f"Cannot write the checkpoint {path}: {error}. Earlier checkpoints are intact."
-    needed = f"{size / 1e6:.1f} MB"
-    if error.errno == errno.EDQUOT:
-        room = "your disk quota is used up"
-    else:
-        room = f"{shutil.disk_usage(path.parent).free / 1e6:.1f} MB are free"
     return (
-        f"Disk full: the checkpoint {path.name} needs {needed} in {path.parent}, {room}. "
+        f"Disk full: the checkpoint {path.name} needs {size / 1e6:.1f} MB in {path.parent}, "
+        f"{room_left(path.parent, error)}. "
         "Earlier checkpoints are intact: make room and run the same command again to continue."
     )
+
+
+def room_left(directory: Path, error: OSError) -> str:
+    """Say how much room there is where `error`, one of `DISK_FULL`, occurred."""
+    if error.errno == errno.EDQUOT:
+        return "your disk quota is used up"
+    return f"{shutil.disk_usage(directory).free / 1e6:.1f} MB are free"

@@ -1,5 +1,6 @@
 """A population that fits the device: split into as many parts as its memory demands."""
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,6 +8,10 @@ import torch
 from torch import Tensor
 
 from hyla.training.population import Member, Population
+
+
+class ModelTooLargeError(RuntimeError):
+    """Not even one model fits into the device's memory."""
 
 
 class Cohort:
@@ -32,11 +37,13 @@ class Cohort:
             return [self._build(members)]
         except torch.cuda.OutOfMemoryError as error:
             if len(members) == 1:
-                raise RuntimeError(
+                raise ModelTooLargeError(
                     "Even one model does not fit into the GPU's memory: use a smaller batch_size "
                     "or precision 'bf16', or free the GPU of other processes."
                 ) from error
-        # Outside the except block: the exception's traceback keeps the failed tensors alive.
+        # Outside the except block: the exception's traceback keeps the failed tensors alive. And
+        # the failed population refers to itself (through its compiled methods).
+        gc.collect()
         torch.cuda.empty_cache()
         half = (len(members) + 1) // 2
         self._say(
@@ -63,9 +70,13 @@ class Cohort:
         """Step at which each member's loss became non-finite, -1 for those that are fine."""
         return self._joined([part.diverged_at for part in self.parts])
 
-    def evaluate(self, split: str, instances: int) -> dict[str, list[float]]:
+    def evaluate(
+        self, split: str, instances: int, *, before_batch: Callable[[], None] = lambda: None
+    ) -> dict[str, list[float]]:
         """Metrics of each member on a split."""
-        results = [part.evaluate(split, instances) for part in self.parts]
+        results = [
+            part.evaluate(split, instances, before_batch=before_batch) for part in self.parts
+        ]
         return {name: self._joined([result[name] for result in results]) for name in results[0]}
 
     def state(self) -> dict[str, Tensor]:

@@ -7,12 +7,15 @@ one; `load_preset` returns such a tree and `config_from_tree` checks and builds 
 
 import dataclasses
 import typing
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import product
+from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from hyla._errors import nearest
@@ -28,7 +31,9 @@ _TASKS: dict[str, tuple[type, Callable[[Any], Task]]] = {
     "sraven": (SravenConfig, Sraven),
 }
 TASKS = tuple(_TASKS)
-_DERIVED_FROM_TASK = ("input_dim", "output_dim", "sequence_length")
+TASK_CONFIGS = {name: config for name, (config, _) in _TASKS.items()}
+DERIVED_FROM_TASK = ("input_dim", "output_dim", "sequence_length")
+"""Settings of the model that follow from the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,15 @@ class TrainConfig:
             raise ValueError(
                 "members must hold at least one model; give a seed and a learning rate"
             )
-        known = self.build_task().splits
+        for member, count in Counter(self.members).items():
+            if count > 1:
+                raise ValueError(f"members holds a model {count} times: {member}; once is enough")
+        if self.model.inputs != "vectors":
+            raise ValueError("model.inputs must be 'vectors', as the tasks give no tokens")
+        task = self.build_task()
+        for seed in {member.seed for member in self.members}:
+            task.manifest(seed)  # raises if the seed's combinations cannot be split as asked
+        known = task.splits
         for split in self.evaluation.splits:
             if split not in known:
                 raise ValueError(
@@ -84,10 +97,17 @@ class TrainConfig:
         """Return the task itself."""
         return _TASKS[self.task_name][1](self.task)
 
+    def check_device(self, device: torch.device) -> None:
+        """Raise a ValueError if the models cannot be computed on `device`."""
+        if self.model.backend == "fused" and device.type != "cuda":
+            raise ValueError(
+                f"model.backend 'fused' needs a GPU, and the device is {device}; use 'auto'"
+            )
+
     def to_tree(self) -> dict[str, Any]:
         """Return plain values that identify the run (and nothing that is derived)."""
         tree = dataclasses.asdict(self)
-        for name in _DERIVED_FROM_TASK:
+        for name in DERIVED_FROM_TASK:
             del tree["model"][name]
         # Which implementation computes does not change what is computed.
         del tree["model"]["backend"]
@@ -115,6 +135,19 @@ def load_preset(task: str, scale: str) -> dict[str, Any]:
     return tree | {"task_name": task}
 
 
+def read_settings(path: Path, *, example: str) -> dict[str, Any]:
+    """Return the tree in a YAML file; `example` shows what a line of it may say."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise ValueError(f"{path} must map settings to values, as in `{example}`")
+    return tree
+
+
 def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return `tree` with the nested `changes` applied."""
     merged = dict(tree)
@@ -126,6 +159,8 @@ def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 def expand_members(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Return the Cartesian product of lists of settings, as one dict per member."""
+    if not grid:
+        raise ValueError("members is an empty grid; give lists of settings, as in `seed: [0, 1]`")
     lists = [value if isinstance(value, list | tuple) else [value] for value in grid.values()]
     return [dict(zip(grid, values, strict=True)) for values in product(*lists)]
 
@@ -134,33 +169,37 @@ def config_from_tree(tree: Mapping[str, Any]) -> TrainConfig:
     """Check a tree of plain values and build the config it describes."""
     tree = dict(tree)
     name = tree.get("task_name")
-    if name not in _TASKS:
+    if name not in TASKS:
         raise ValueError(
-            f"task_name {name!r} is unknown{nearest(str(name), TASKS)}; choose from {TASKS}"
+            f"task_name {name!r} is unknown{nearest(name, TASKS)}; choose from {TASKS}"
         )
     task_class, build = _TASKS[name]
     task = _build(task_class, tree.pop("task", {}), "task")
-    derived = {field: getattr(build(task), field) for field in _DERIVED_FROM_TASK}
+    derived = {field: getattr(build(task), field) for field in DERIVED_FROM_TASK}
     model = _settings(tree.pop("model", {}), "model")
     for key in derived:
         if key in model:
             raise ValueError(f"model.{key} follows from the task; leave it out")
-    members = tree.pop("members", ())
-    if isinstance(members, Mapping):
-        members = expand_members(members)
-    elif not isinstance(members, list | tuple):
-        raise ValueError(f"members must be a list of models or a grid of lists, got {members!r}")
     return _build(
         TrainConfig,
         tree
         | {
             "task": task,
             "model": _build(TransformerConfig, model | derived, "model"),
-            "members": tuple(_build(Member, member, "members") for member in members),
+            "members": members_from_tree(tree.get("members", ())),
             "evaluation": _build(Evaluation, tree.get("evaluation", {}), "evaluation"),
         },
         "",
     )
+
+
+def members_from_tree(members: Any) -> tuple[Member, ...]:
+    """Check and build the models of a tree's `members`: a list of them, or a grid of lists."""
+    if isinstance(members, Mapping):
+        members = expand_members(members)
+    elif not isinstance(members, list | tuple):
+        raise ValueError(f"members must be a list of models or a grid of lists, got {members!r}")
+    return tuple(_build(Member, member, "members") for member in members)
 
 
 def _build(cls: type, values: Mapping[str, Any], path: str) -> Any:

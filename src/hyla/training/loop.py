@@ -14,7 +14,7 @@ from hyla.training.population import Member, Population
 from hyla.training.progress import Progress
 from hyla.training.run_directory import RunDirectory, directory_of
 from hyla.training.sinks import MetricSink, member_scalars
-from hyla.training.stop import StopRequest
+from hyla.training.stop import Stopped, StopRequest
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 # Between two looks at the clock and at signals; a GPU is kept busy that long without waiting.
@@ -55,8 +55,8 @@ def train(
     with a checkpoint saved: the same call continues from it.
     """
     device = resolve_device(device)
-    tree = config.to_tree()
-    with RunDirectory.open(Path(root), run_name(config), tree) as run:
+    config.check_device(device)
+    with RunDirectory.open(Path(root), run_name(config), config.to_tree(), device=device) as run:
         if run.finished is not None:
             return run.finished
         names = [str(member) for member in config.members]
@@ -108,6 +108,9 @@ class _Training:
         graph_pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
         def build(members: Sequence[Member]) -> Population:
+            if device.type == "cuda":
+                torch.compiler.reset()  # its limit of recompilations counts across populations
+                torch.cuda.reset_peak_memory_stats(device)
             population = Population(
                 task,
                 config.model,
@@ -123,8 +126,6 @@ class _Training:
             return population
 
         if device.type == "cuda":
-            torch.compiler.reset()  # its limit of recompilations counts across a process's runs
-            torch.cuda.reset_peak_memory_stats(device)
             progress.message("compiling and capturing the training step")
         self.cohort = Cohort(config.members, build, progress.message)
         if device.type == "cuda":
@@ -133,37 +134,41 @@ class _Training:
         self.headline = self.cohort.parts[0].objective.headline
         # Of all processes of this run: everything after the start-up, and the steps alone.
         self.seconds, self.training_seconds = 0.0, 0.0
+        self.started = self.saved = time.monotonic()
         self.slice_steps = 1
+        self.diverged: set[str] = set()
 
     def run_all(self) -> dict[str, Any]:
         """Train to the end and return the summary, or raise `Interrupted`."""
         self._resume()
-        started = time.monotonic() - self.seconds
-        saved = time.monotonic()
-        while (step := self.cohort.step) < self.config.steps:
-            event = self._next_event(step)
+        self.started = time.monotonic() - self.seconds
+        step = self.cohort.step
+        if self._is_event(step) and self._last_logged() < step:
+            self._report(step)  # the evaluation of this step was interrupted
+        while self.cohort.step < self.config.steps:
+            event = self._next_event(self.cohort.step)
             self._train_until(event)
-            self.seconds = time.monotonic() - started
-            if self.cohort.step == event:  # else stopped before it; the checkpoint holds the sums
+            if self.cohort.step == event:  # else the checkpoint holds the sums of the losses
                 self._report(event)
             if self.stop.requested:
                 self._save()
-                raise Interrupted(
-                    f"stopped at step {self.cohort.step} of {self.config.steps} "
-                    f"({self.stop.reason}); the same command continues from there",
-                    self.stop.reason,
-                )
-            if time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS:
+                raise self._interrupted()
+            if self._checkpoint_is_due():
                 self._save()
-                saved = time.monotonic()
-        return self._finish(started)
+        return self._finish()
 
     def _resume(self) -> None:
         found = checkpoint.load_latest(self.run.path, self.run.fingerprint, self.progress.message)
         if found is None:
             self.run.rewind(-1)
             return
-        self.cohort.load_state(found.tensors)
+        try:
+            self.cohort.load_state(found.tensors)
+        except ValueError as error:
+            raise checkpoint.CheckpointError(
+                f"{found.path} cannot be continued: {error}. Move the run directory away to start "
+                "anew, or use the version of hyla that wrote it."
+            ) from error
         self.run.rewind(found.step)
         self.seconds = found.meta["seconds"]
         self.training_seconds = found.meta["training_seconds"]
@@ -173,8 +178,24 @@ class _Training:
         every = (self.config.log_every, self.config.evaluation.every)
         return min(self.config.steps, *(step - step % period + period for period in every))
 
+    def _is_event(self, step: int) -> bool:
+        return step > 0 and step == self._next_event(step - 1)
+
+    def _last_logged(self) -> int:
+        return max((record["step"] for record in self.run.metrics()), default=0)
+
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self.saved > SECONDS_BETWEEN_CHECKPOINTS
+
+    def _interrupted(self) -> Interrupted:
+        return Interrupted(
+            f"stopped at step {self.cohort.step} of {self.config.steps} ({self.stop.reason}); "
+            "the same command continues from there",
+            self.stop.reason,
+        )
+
     def _train_until(self, target: int) -> None:
-        """Train in slices short enough to notice a signal."""
+        """Train in slices short enough to notice a signal, or that a checkpoint is due."""
         step = self.cohort.step
         while step < target and not self.stop.requested:
             began = time.monotonic()
@@ -188,20 +209,38 @@ class _Training:
                 self.slice_steps *= 2
             step += count
             self.progress.update(step)
+            if self._checkpoint_is_due():
+                return
 
     def _report(self, step: int) -> None:
-        """Log the training loss and, where they are due, the metrics."""
-        record: dict[str, list[float]] = {"loss": self.cohort.mean_losses()}
-        self.progress.update(step, losses=record["loss"])
+        """Log the training loss and, where they are due, the metrics.
+
+        Stopped during the evaluation, nothing is logged, and the resumed run reports this step.
+        """
+        record: dict[str, list[Any]] = {}
         if step % self.config.evaluation.every == 0 and step < self.config.steps:
-            record |= self._evaluate(self.config.evaluation.instances)
-        self._log(step, record)
+            try:
+                record = self._evaluate(self.config.evaluation.instances)
+            except Stopped:
+                return
+        losses = self.cohort.mean_losses()
+        self.progress.update(step, losses=losses)
+        self._log(step, {"loss": losses} | record)
+        self._announce_diverged()
+
+    def _announce_diverged(self) -> None:
+        for name, step in zip(self.names, self.cohort.diverged_at(), strict=True):
+            if step >= 0 and name not in self.diverged:
+                self.diverged.add(name)
+                self.progress.message(f"{name} diverged at step {step} and is left there")
 
     def _evaluate(self, instances: int) -> dict[str, list[float]]:
         metrics = {
             f"{split}/{name}": values
             for split in self.config.evaluation.splits
-            for name, values in self.cohort.evaluate(split, instances).items()
+            for name, values in self.cohort.evaluate(
+                split, instances, before_batch=self.stop.check
+            ).items()
         }
         headline = f"ood/{self.headline}"
         if headline in metrics:
@@ -210,11 +249,13 @@ class _Training:
         return metrics
 
     def _log(self, step: int, record: dict[str, list[float]]) -> None:
+        self.seconds = time.monotonic() - self.started
         self.run.log({"step": step, "seconds": round(self.seconds, 3), **record})
         for sink in self.sinks:
             sink.write(step, member_scalars(self.names, record))
 
     def _save(self) -> None:
+        self.seconds = time.monotonic() - self.started
         self.run.sync()
         checkpoint.save(
             self.run.path,
@@ -223,11 +264,15 @@ class _Training:
             {"seconds": self.seconds, "training_seconds": self.training_seconds},
             fingerprint=self.run.fingerprint,
         )
+        self.saved = time.monotonic()
 
-    def _finish(self, started: float) -> dict[str, Any]:
+    def _finish(self) -> dict[str, Any]:
         """Score every member on the full evaluation sets and mark the run as complete."""
-        self._save()  # a kill during the long evaluation loses no training
-        metrics = self._evaluate(self.config.evaluation.final_instances)
+        self._save()  # a stop or kill during the long evaluation loses no training
+        try:
+            metrics = self._evaluate(self.config.evaluation.final_instances)
+        except Stopped:
+            raise self._interrupted() from None
         # A process killed after this point has left the record, with the same numbers.
         if not any(metrics.keys() <= record.keys() for record in self.run.metrics()[-1:]):
             self._log(self.config.steps, metrics)
@@ -243,7 +288,7 @@ class _Training:
         self.run.finish(
             {
                 "steps": self.config.steps,
-                "seconds": time.monotonic() - started,
+                "seconds": time.monotonic() - self.started,
                 "training_seconds": self.training_seconds,
                 "members": members,
             }

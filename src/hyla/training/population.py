@@ -8,6 +8,7 @@ On a GPU the whole step (sample, forward, backward, update) is compiled, capture
 graph and replayed, unless `compile` is off. On a CPU it runs as it is, which is as fast there.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,8 +40,12 @@ class Member:
 
     def __post_init__(self):
         for name in ("learning_rate", "weight_decay", "warmup_steps"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} must be finite and not negative, got {getattr(self, name)}"
+                )
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must lie between 0 and 2**63 - 1, got {self.seed}")
 
     def __str__(self) -> str:
         return (
@@ -211,7 +216,9 @@ class Population:
 
     # --- evaluation -----------------------------------------------------------------------------
 
-    def evaluate(self, split: str, instances: int) -> dict[str, Float[Tensor, " P"]]:
+    def evaluate(
+        self, split: str, instances: int, *, before_batch: Callable[[], None] = lambda: None
+    ) -> dict[str, Float[Tensor, " P"]]:
         """Metrics of each member on the first `instances` of a split (rounded up to batches)."""
         size = min(instances, EVALUATION_BATCH)
         if (split, size) not in self._evaluation_samplers:
@@ -223,6 +230,7 @@ class Population:
         self._model.eval()
         with torch.no_grad(), matmul_precision(self.precision):
             for index in range(-(-instances // size)):
+                before_batch()
                 for name, value in self._score(self._views, sample(index)).items():
                     totals[name] = totals[name] + value if name in totals else value
         return self.objective.finish(totals)
@@ -255,8 +263,11 @@ class Population:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Continue from a `state()`."""
+        own = self.state()
+        if {n: t.shape for n, t in own.items()} != {n: t.shape for n, t in state.items()}:
+            raise ValueError("the state belongs to models of another shape, or to another version")
         with torch.no_grad():
-            for name, tensor in self.state().items():
+            for name, tensor in own.items():
                 tensor.copy_(state[name])
 
     def member_model(self, index: int) -> Transformer:

@@ -15,6 +15,7 @@ as ``null``, and the record's ``"nonfinite"`` entry says what it was and where, 
 that; `RunDirectory.metrics` puts the numbers back.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -24,6 +25,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +34,8 @@ from typing import IO, Any
 import torch
 
 from hyla import __version__
-from hyla.training.checkpoint import JSON, write_atomically
+from hyla._environment import environment
+from hyla.training.checkpoint import DISK_FULL, JSON, room_left, write_atomically
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NONFINITE = "nonfinite"
@@ -67,23 +70,27 @@ def directory_of(root: Path, name: str, config: Mapping[str, JSON]) -> Path:
 class RunDirectory:
     """The directory of one run, locked for this process until `close` (or the process's end)."""
 
-    def __init__(self, path: Path, fingerprint: str, lock: IO[str]) -> None:
+    def __init__(self, path: Path, fingerprint: str, lock: IO[bytes]) -> None:
         """Prefer `RunDirectory.open`, which takes the lock and checks the config."""
         self.path = path
         self.fingerprint = fingerprint
         self.finished: dict[str, Any] | None = read_finished(path)
         self._lock = lock
         self._metrics_path = path / "metrics.jsonl"
-        # Unbuffered: a line is with the operating system, and survives a kill, once written.
-        self._metrics = self._metrics_path.open("ab", buffering=0)
+        self._metrics = self._open_metrics()
 
     @classmethod
-    def open(cls, root: Path, name: str, config: dict[str, Any]) -> "RunDirectory":
+    def open(
+        cls, root: Path, name: str, config: dict[str, Any], *, device: torch.device | None = None
+    ) -> "RunDirectory":
         """Create, or reopen, the directory of the run with this config, and lock it.
+
+        `device` is where this start trains, for the record; the GPU, if there is one, by default.
 
         Raises:
             RunBusyError: another process holds the run.
-            RunDirectoryError: the directory holds another config, or cannot be locked.
+            RunDirectoryError: the directory cannot be made, written or locked, or holds another
+                config or damaged files.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -92,12 +99,13 @@ class RunDirectory:
             )
         identity = fingerprint(config)
         path = directory_of(root, name, config)
-        path.mkdir(parents=True, exist_ok=True)
+        with _explained(path):
+            path.mkdir(parents=True, exist_ok=True)
         lock = _take_lock(path / "lock")
         try:
             _write_or_check_config(path / "config.json", config, identity)
             if read_finished(path) is None:
-                _add_provenance(path / "provenance.json")
+                _add_provenance(path, device)
             return cls(path, identity, lock)
         except BaseException:
             lock.close()
@@ -118,7 +126,8 @@ class RunDirectory:
         """Release the run for other processes."""
         self._metrics.close()
         if not self._lock.closed:
-            self._lock.truncate(0)  # nobody holds it now; the file stays, as others may wait on it
+            with suppress(OSError):  # the name in it is a courtesy
+                self._lock.truncate(0)  # the file itself stays, as others may wait on it
             self._lock.close()
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -127,14 +136,11 @@ class RunDirectory:
         if not isinstance(step, int):
             raise ValueError(f"A metrics record needs an integer 'step', to rewind by; got {step}")
         line = (_dumps(record) + "\n").encode()
-        size_before = os.fstat(self._metrics.fileno()).st_size
-        try:
-            written = self._metrics.write(line)
-        except OSError as error:
-            raise RunDirectoryError(f"Cannot write to {self._metrics_path}: {error}") from error
-        if written != len(line):
-            self._metrics.truncate(size_before)
-            raise RunDirectoryError(f"Disk full: {self._metrics_path} cannot take another record.")
+        with _explained(self._metrics_path):
+            size_before = os.fstat(self._metrics.fileno()).st_size
+            if self._metrics.write(line) != len(line):
+                self._metrics.truncate(size_before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def sync(self) -> None:
         """Force the metrics to disk.
@@ -142,7 +148,8 @@ class RunDirectory:
         Before saving a checkpoint, so that even a power cut leaves no checkpoint whose metrics
         are missing; a kill alone never does.
         """
-        os.fsync(self._metrics.fileno())
+        with _explained(self._metrics_path):
+            os.fsync(self._metrics.fileno())
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after `step`, the step of the checkpoint resumed from.
@@ -151,15 +158,19 @@ class RunDirectory:
         uninterrupted run's, provided that a step's records are logged before its checkpoint is
         saved. Without a checkpoint, rewind to step -1: everything goes.
         """
-        content = self._metrics_path.read_bytes()
+        with _explained(self._metrics_path):
+            content = self._metrics_path.read_bytes()
         kept = b"".join(
             line for line, record in _records(self._metrics_path, content) if record["step"] <= step
         )
         if kept == content:
             return
         self._metrics.close()
-        write_atomically(self._metrics_path, kept)
-        self._metrics = self._metrics_path.open("ab", buffering=0)
+        try:
+            with _explained(self._metrics_path):
+                write_atomically(self._metrics_path, kept)
+        finally:
+            self._metrics = self._open_metrics()
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return every complete record logged so far, NaN and infinities restored."""
@@ -167,39 +178,85 @@ class RunDirectory:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as complete."""
-        write_atomically(self.path / "finished.json", (_dumps(summary) + "\n").encode())
+        path = self.path / "finished.json"
+        with _explained(path):
+            write_atomically(path, (_dumps(summary) + "\n").encode())
         self.finished = read_finished(self.path)
+
+    def _open_metrics(self) -> IO[bytes]:
+        # Unbuffered: a line is with the operating system, and survives a kill, once written.
+        with _explained(self._metrics_path):
+            return self._metrics_path.open("ab", buffering=0)
+
+
+# --- failures --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn an OSError of using `path` into a RunDirectoryError that says what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise RunDirectoryError(_describe_failure(path, error)) from error
+
+
+def _describe_failure(path: Path, error: OSError) -> str:
+    # Of os.path: pathlib's own raises where it may not look.
+    existing = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
+    if error.errno in DISK_FULL:
+        return (
+            f"Disk full: cannot write {path}, {room_left(existing, error)}. Make room, for "
+            "instance by deleting run directories that are not needed any more, and run the same "
+            "command again to continue."
+        )
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return f"Cannot make {path}: {existing} is not a directory. Keep the runs somewhere else."
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return (
+            f"Cannot use {path}: {error.strerror}. Keep the runs where you may write, or ask the "
+            "directory's owner."
+        )
+    return f"Cannot use {path}: {error}. What was saved before is intact."
 
 
 # --- the lock --------------------------------------------------------------------------------
 
 
-def _take_lock(path: Path) -> IO[str]:
+def _take_lock(path: Path) -> IO[bytes]:
     """Lock `path` until the returned file is closed, which the kernel does for a killed process."""
-    file = path.open("a+", encoding="utf-8")
+    with _explained(path):
+        # Unbuffered: what a full disk refuses must not be tried again on closing.
+        file = path.open("a+b", buffering=0)
     try:
-        if not _try_lock(file):
-            file.seek(0)
-            raise RunBusyError(_describe_holder(path.parent, file.read()))
+        _lock_or_raise(file, path)
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
-        file.truncate(0)
-        file.write(json.dumps(holder) + "\n")
-        file.flush()
-    except OSError as error:
-        file.close()
-        raise RunDirectoryError(
-            f"Cannot lock {path}: {error}. Keep the runs on a file system that supports locks."
-        ) from error
+        with _explained(path):
+            file.truncate(0)
+            file.write((json.dumps(holder) + "\n").encode())
     except BaseException:
         file.close()
         raise
     return file
 
 
+def _lock_or_raise(file: IO[bytes], path: Path) -> None:
+    try:
+        locked = _try_lock(file)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"Cannot lock {path}: {error}. Keep the runs on a file system that supports locks."
+        ) from error
+    if not locked:
+        with _explained(path):
+            file.seek(0)
+            raise RunBusyError(_describe_holder(path.parent, file.read()))
+
+
 if os.name == "nt":
     import msvcrt
 
-    def _try_lock(file: IO[str]) -> bool:
+    def _try_lock(file: IO[bytes]) -> bool:
         # Windows locks bytes and then refuses to read them: lock one far beyond the holder's name.
         file.seek(1 << 30)
         try:
@@ -210,7 +267,7 @@ if os.name == "nt":
 else:
     import fcntl
 
-    def _try_lock(file: IO[str]) -> bool:
+    def _try_lock(file: IO[bytes]) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -218,7 +275,7 @@ else:
         return True
 
 
-def _describe_holder(run: Path, text: str) -> str:
+def _describe_holder(run: Path, text: bytes) -> str:
     try:
         holder = json.loads(text)
         who = f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
@@ -233,10 +290,12 @@ def _describe_holder(run: Path, text: str) -> str:
 def _write_or_check_config(path: Path, config: dict[str, Any], identity: str) -> None:
     if not path.exists():
         text = json.dumps(config, indent=2, sort_keys=True, allow_nan=False)
-        write_atomically(path, (text + "\n").encode())
+        with _explained(path):
+            write_atomically(path, (text + "\n").encode())
         return
     try:
-        same = fingerprint(json.loads(path.read_text(encoding="utf-8"))) == identity
+        with _explained(path):
+            same = fingerprint(json.loads(path.read_bytes())) == identity
     except ValueError:
         same = False
     if not same:
@@ -246,26 +305,20 @@ def _write_or_check_config(path: Path, config: dict[str, Any], identity: str) ->
         )
 
 
-def _add_provenance(path: Path) -> None:
+def _add_provenance(run: Path, device: torch.device | None) -> None:
     """Record this start; a run resumed elsewhere has several, and its figures come from all."""
-    try:
-        starts = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        starts = []
-    cuda = torch.cuda.is_available()
-    starts.append(
-        {
-            "started": _now(),
-            "hyla": __version__,
-            "git_commit": _git_commit(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "device": torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()})",
-            "cuda": torch.version.cuda if cuda else None,
-            "platform": platform.platform(),
-        }
-    )
-    write_atomically(path, (json.dumps(starts, indent=2) + "\n").encode())
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    start = {
+        "started": _now(),
+        "hyla": __version__,
+        "git_commit": _git_commit(),
+        **environment(device),
+        "platform": platform.platform(),
+    }
+    starts = [*read_provenance(run), start]
+    path = run / "provenance.json"
+    with _explained(path):
+        write_atomically(path, (json.dumps(starts, indent=2) + "\n").encode())
 
 
 def _git_commit() -> str | None:
@@ -364,13 +417,36 @@ def _unescape(part: str) -> str:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the complete records of the run directory `path`, without locking it."""
     file = path / "metrics.jsonl"
-    return [_restore_nonfinite(record) for _, record in _records(file, file.read_bytes())]
+    with _explained(file):
+        content = file.read_bytes()
+    return [_restore_nonfinite(record) for _, record in _records(file, content)]
 
 
 def read_finished(path: Path) -> dict[str, Any] | None:
     """Return the final summary of the run directory `path`; None if it is not complete."""
+    file = path / "finished.json"
+    advice = "delete it, and the run is scored again from its last checkpoint"
+    summary = read_json(file, missing=None, advice=advice)
     try:
-        text = (path / "finished.json").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    return _restore_nonfinite(json.loads(text))
+        return None if summary is None else _restore_nonfinite(summary)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RunDirectoryError(f"{file} is damaged: {advice}.") from error
+
+
+def read_provenance(path: Path) -> list[dict[str, Any]]:
+    """Return one entry per start of the run in the directory `path`."""
+    file = path / "provenance.json"
+    advice = "it only says where the run was trained; delete it to continue without"
+    starts = read_json(file, missing=[], advice=advice)
+    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
+        raise RunDirectoryError(f"{file} is damaged: {advice}.")
+    return starts
+
+
+def read_json(path: Path, *, missing: Any, advice: str) -> Any:
+    """Return what the file holds, or `missing` without it; `advice` is for one that is damaged."""
+    try:
+        with _explained(path):
+            return json.loads(path.read_bytes()) if path.exists() else missing
+    except ValueError as error:
+        raise RunDirectoryError(f"{path} is damaged ({error}): {advice}.") from error

@@ -11,7 +11,7 @@ _INSTALL = 'is not installed: pip install "hyla[tracking]"'
 
 
 class MetricSink(Protocol):
-    """Takes scalars named ``metric``, or ``member/metric`` for one member of the population."""
+    """Takes scalars named ``member/metric``, as `member_scalars` does."""
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Record the scalars of one step."""
@@ -46,7 +46,6 @@ class TensorBoardSink:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError(f"TensorBoard {_INSTALL}") from error
-        self._population = SummaryWriter(str(directory), purge_step=first_step)
         self._members = {
             member: SummaryWriter(str(directory / member), purge_step=first_step)
             for member in members
@@ -56,14 +55,11 @@ class TensorBoardSink:
         """Record the scalars of one step."""
         for name, value in scalars.items():
             member, _, metric = name.partition("/")
-            if member in self._members:
-                self._members[member].add_scalar(metric, value, step)
-            else:
-                self._population.add_scalar(name, value, step)
+            self._members[member].add_scalar(metric, value, step)
 
     def close(self) -> None:
         """Write out what is pending."""
-        for writer in (self._population, *self._members.values()):
+        for writer in self._members.values():
             writer.close()
 
 

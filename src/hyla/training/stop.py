@@ -1,6 +1,7 @@
 """Asking a training loop to stop: by signal, or after a time.
 
-The loop looks at `StopRequest.requested` between steps, saves a checkpoint and leaves.
+The loop looks at `StopRequest.requested` between steps, and evaluation calls `check` between
+batches; the run then saves a checkpoint and leaves.
 """
 
 import math
@@ -16,6 +17,10 @@ _SIGNALS = [
     for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 ]
+
+
+class Stopped(Exception):  # noqa: N818 - it is not an error
+    """Work was left unfinished because a stop was requested."""
 
 
 class StopRequest:
@@ -64,6 +69,11 @@ class StopRequest:
         if self._reason is None and time.monotonic() >= self._deadline:
             self._reason = "time limit"
         return self._reason
+
+    def check(self) -> None:
+        """Raise `Stopped` if a stop is requested."""
+        if self.requested:
+            raise Stopped
 
     def request(self, reason: str) -> None:
         """Ask for a stop from the program itself."""

@@ -1,0 +1,78 @@
+"""The demo claims no more than its seeds show, and leaves a figure and a page that stands alone."""
+
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyla.cli import main
+from hyla.commands.exits import USAGE
+from hyla.lab import demo
+from hyla.lab.demo import MethodResult, verdict
+
+
+def _result(method: str, *ood: float) -> MethodResult:
+    return MethodResult(
+        method=method,
+        in_distribution=[0.9] * len(ood),
+        out_of_distribution=list(ood),
+        steps=[1, 2],
+        ood_curve=[0.1, 0.2],
+        seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("hyla", "softmax", "linear", "said"),
+    [
+        ((0.8, 0.7), (0.6, 0.5), (0.4, 0.4), "HYLA is ahead out of distribution"),
+        ((0.8, 0.5), (0.6, 0.5), (0.4, 0.4), "ahead on average, but the seeds overlap"),
+        # The other method with the best seed need not be the one with the best mean.
+        ((0.8, 0.7), (0.6, 0.5), (0.75, 0.1), "ahead on average, but the seeds overlap"),
+        ((0.5, 0.5), (0.6, 0.5), (0.4, 0.4), "does not show"),
+        ((0.5, 0.5), (0.5, 0.5), (0.4, 0.4), "does not show"),
+        ((0.5, math.nan), (0.4, 0.4), (0.4, 0.4), "does not show"),
+        ((0.5, 0.5), (math.nan, math.nan), (0.4, 0.4), "HYLA is ahead out of distribution"),
+    ],
+)
+def test_verdict_claims_a_lead_only_beyond_the_seeds(hyla, softmax, linear, said):
+    results = [_result("hyla", *hyla), _result("softmax", *softmax), _result("linear", *linear)]
+    assert said in verdict(results)
+
+
+def test_verdict_gives_its_numbers():
+    results = [_result("hyla", 0.8, 0.6), _result("softmax", 0.3, 0.5), _result("linear", 0.1, 0.1)]
+    assert "0.700 against 0.400 of softmax attention" in verdict(results)
+
+
+def test_demo_leaves_a_figure_and_a_page_that_needs_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    monkeypatch.setattr(demo, "SCALE", "smoke")
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    command = ["demo", "--root", str(runs), "--out", str(out), "--device", "cpu"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    for part in ("hyla", "softmax", "linear", "OOD R²", str(out / "demo.png")):
+        assert part in shown
+    assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
+    page = (out / "demo.html").read_text()
+    assert "OOD R² " in page or "OOD R\\u00b2" in page
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
+    # Again: nothing is trained.
+    times = {path: path.stat().st_mtime_ns for path in runs.glob("*/finished.json")}
+    assert len(times) == 3
+    assert main(command) == 0
+    assert times == {path: path.stat().st_mtime_ns for path in runs.glob("*/finished.json")}
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "plotly"])
+def test_a_missing_package_is_named_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, capsys
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["demo", "--root", str(tmp_path / "runs"), "--device", "cpu"]) == USAGE
+    assert f'{package} is not installed: pip install "hyla[figures]"' in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
