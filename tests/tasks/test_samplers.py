@@ -104,7 +104,7 @@ def test_unknown_split_names_the_nearest(name):
 
 @pytest.mark.parametrize("batch_size", [0, -3, 2.0])
 def test_batch_size_must_be_positive(name, batch_size):
-    with pytest.raises(ValueError, match="batch_size must be (at least 1|an integer)"):
+    with pytest.raises(ValueError, match=r"batch_size must be (at least 1|an integer)"):
         TASKS[name].sampler("train", seeds=[0], batch_size=batch_size)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import GradInterpreter, retrieve_all_functorch_interpreters
 
 from hyla.attention.kernels import small_head
-from hyla.attention.kernels.small_head import Member
+from hyla.attention.kernels.small_head import Formula
 
 
 def small_head_attention(
@@ -70,10 +70,10 @@ def _attention(
     phi: str,
     deterministic: bool,
 ) -> Tensor:
-    member = Member(
+    formula = Formula(
         normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
     )
-    return small_head.forward(q, k, v, bias, padding, member)
+    return small_head.forward(q, k, v, bias, padding, formula)
 
 
 @torch.library.custom_op("hyla::small_head_attention_backward", mutates_args=())
@@ -94,7 +94,7 @@ def _attention_backward(
     bias_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """An operator cannot return None: without `bias_gradient`, the last result is empty."""
-    member = Member(
+    formula = Formula(
         normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
     )
     dq, dk, dv, dbias = small_head.backward(
@@ -104,7 +104,7 @@ def _attention_backward(
         v,
         bias,
         padding,
-        member,
+        formula,
         bias_gradient=bias_gradient,
         deterministic=deterministic,
     )

@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class Formula:
     """Which attention of the family is computed."""
 
     normalisation: str
@@ -144,7 +144,7 @@ def forward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
-    member: Member,
+    formula: Formula,
     *,
     plan: Plan | None = None,
 ) -> Tensor:
@@ -153,8 +153,8 @@ def forward(
     padding = padding.contiguous() if padding is not None else None
     plan = plan or choose_plan("forward", q)
     output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    arguments = _arguments(q, k, v, bias, padding, member)
-    _launch("forward", plan, member, arguments, (q, k, v), bias, first=output)
+    arguments = _arguments(q, k, v, bias, padding, formula)
+    _launch("forward", plan, formula, arguments, (q, k, v), bias, first=output)
     return output
 
 
@@ -165,13 +165,13 @@ def backward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
-    member: Member,
+    formula: Formula,
     *,
     bias_gradient: bool,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and, if `bias_gradient`, of the bias."""
-    given = (upstream, q, k, v, bias, padding, member)
+    given = (upstream, q, k, v, bias, padding, formula)
     dq, dbias = query_gradient(*given, bias_gradient=bias_gradient, deterministic=deterministic)
     return dq, *key_gradient(*given), dbias
 
@@ -183,7 +183,7 @@ def query_gradient(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
-    member: Member,
+    formula: Formula,
     *,
     bias_gradient: bool,
     deterministic: bool,
@@ -194,12 +194,12 @@ def query_gradient(
     padding = padding.contiguous() if padding is not None else None
     plan = plan or choose_plan("query", q)
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    arguments = _arguments(q, k, v, bias, padding, member, upstream)
+    arguments = _arguments(q, k, v, bias, padding, formula, upstream)
     mode, slabs = _BIAS_GRADIENT_NONE, None
     if bias is not None and bias_gradient:
         mode, slabs = _bias_gradient_slabs(bias, q.shape[0], plan, deterministic)
         arguments.bias_gradient = slabs.data_ptr()
-    _launch("query", plan, member, arguments, (q, k, v, upstream), bias, first=dq, mode=mode)
+    _launch("query", plan, formula, arguments, (q, k, v, upstream), bias, first=dq, mode=mode)
     if bias is None or slabs is None:
         return dq, None
     return dq, _sum_slabs(slabs, bias)
@@ -212,7 +212,7 @@ def key_gradient(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
-    member: Member,
+    formula: Formula,
     *,
     plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -222,8 +222,8 @@ def key_gradient(
     plan = plan or choose_plan("key", k)
     dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    arguments = _arguments(q, k, v, bias, padding, member, upstream)
-    _launch("key", plan, member, arguments, (q, k, v, upstream), bias, first=dk, second=dv)
+    arguments = _arguments(q, k, v, bias, padding, formula, upstream)
+    _launch("key", plan, formula, arguments, (q, k, v, upstream), bias, first=dk, second=dv)
     return dk, dv
 
 
@@ -347,7 +347,7 @@ def _arguments(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
-    member: Member,
+    formula: Formula,
     upstream: Tensor | None = None,
 ) -> Arguments:
     arguments = Arguments()
@@ -360,8 +360,8 @@ def _arguments(
     arguments.keys = k.shape[1]
     arguments.batch_per_bias = q.shape[0] // bias.shape[0] if bias is not None else 1
     # The last query sees the last key, whatever their numbers; without causality all see all.
-    arguments.reach = k.shape[1] - q.shape[1] if member.causal else k.shape[1]
-    arguments.scale, arguments.eps = member.scale, member.eps
+    arguments.reach = k.shape[1] - q.shape[1] if formula.causal else k.shape[1]
+    arguments.scale, arguments.eps = formula.scale, formula.eps
     if padding is not None:
         arguments.padding = padding.data_ptr()
     return arguments
@@ -379,7 +379,7 @@ def _source() -> str:
 def _macros(
     pass_name: str,
     plan: Plan,
-    member: Member,
+    formula: Formula,
     operands: tuple[Tensor, ...],
     *,
     biased: bool,
@@ -399,9 +399,9 @@ def _macros(
         "THREADS": plan.threads,
         "BLOCKS": plan.blocks,
         "PREFETCH": int(plan.prefetch),
-        "NORMALISED": int(member.normalisation == "rms_head"),
-        "HIDDEN": int(member.value == "hidden"),
-        "PHI": PHIS[member.phi] if member.value == "hidden" else 0,
+        "NORMALISED": int(formula.normalisation == "rms_head"),
+        "HIDDEN": int(formula.value == "hidden"),
+        "PHI": PHIS[formula.phi] if formula.value == "hidden" else 0,
         "BIASED": int(biased),
         "BIAS_GRADIENT": bias_gradient,
     }
@@ -410,7 +410,7 @@ def _macros(
 def _launch(
     pass_name: str,
     plan: Plan,
-    member: Member,
+    formula: Formula,
     arguments: Arguments,
     operands: tuple[Tensor, ...],
     bias: Tensor | None,
@@ -435,6 +435,8 @@ def _launch(
     if bias is not None:
         tiled_bias = _tile_bias(bias, plan.rows, own_keys=pass_name == "key")
         arguments.bias = tiled_bias.data_ptr()
-    macros = _macros(pass_name, plan, member, operands, biased=bias is not None, bias_gradient=mode)
+    macros = _macros(
+        pass_name, plan, formula, operands, biased=bias is not None, bias_gradient=mode
+    )
     kernel = load_kernel(_source(), "small_head", macros, first.device)
     kernel.launch(blocks, plan.threads, arguments)

@@ -1,7 +1,7 @@
 """Time the fused small-head attention against torch on one GPU.
 
-    python benchmarks/small_attention.py            # the table
-    python benchmarks/small_attention.py --tune     # the fastest plan of each pass and shape
+    python -m hyla.benchmarks.small_attention            # the table
+    python -m hyla.benchmarks.small_attention --tune     # the fastest plan of each pass and shape
 
 Nothing is timed before the output and every gradient have been checked. Times are medians of
 replayed CUDA graphs, so they hold no launch overhead of Python's.
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hyla.attention.kernels import small_head
 from hyla.attention.kernels.ops import small_head_attention
-from hyla.attention.kernels.small_head import Member, Plan
+from hyla.attention.kernels.small_head import Formula, Plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
 
@@ -219,12 +219,12 @@ def one_pass(pass_name: str, leaves: list[Tensor], plan: Plan) -> Callable[[], o
     """Return a call that runs one pass alone, with the bias handling that belongs to it."""
     q, k, v, *rest = (leaf.detach() for leaf in leaves)
     bias = rest[0] if rest else None
-    member = Member(
+    formula = Formula(
         normalisation="rms_head", value="hidden", phi="relu", scale=0.5, eps=EPS, causal=False
     )
     if pass_name == "forward":
-        return partial(small_head.forward, q, k, v, bias, None, member, plan=plan)
-    given = (torch.randn_like(q), q, k, v, bias, None, member)
+        return partial(small_head.forward, q, k, v, bias, None, formula, plan=plan)
+    given = (torch.randn_like(q), q, k, v, bias, None, formula)
     if pass_name == "key":
         return partial(small_head.key_gradient, *given, plan=plan)
     return partial(
