@@ -16,6 +16,7 @@ that; `RunDirectory.metrics` puts the numbers back.
 """
 
 import errno
+import functools
 import hashlib
 import json
 import math
@@ -321,6 +322,7 @@ def _add_provenance(run: Path, device: torch.device | None) -> None:
         write_atomically(path, (json.dumps(starts, indent=2) + "\n").encode())
 
 
+@functools.cache  # what this process imported, whatever is checked out later
 def _git_commit() -> str | None:
     """Return the commit of this source tree, with ``-dirty`` if edited; None for an installation.
 
