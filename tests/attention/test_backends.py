@@ -42,22 +42,25 @@ def handed(monkeypatch):
     """Stand in for the kernel: computes by the reference, and keeps what it was handed."""
     calls = []
 
-    def kernel(q, k, v, *, bias, padding, causal, scale, eps, normalisation, value, phi):
-        calls.append((bias, padding, phi))
+    def kernel(name, q, k, v, *, bias, padding, packing, formula):
+        calls.append((bias, padding, formula.phi))
         mask = None if padding is None else padding[:, None, None, :]
-        spec = AttentionSpec(normalisation=normalisation, value=value, phi=phi)
-        options = {"causal": causal, "scale": scale, "eps": eps, "backend": "reference"}
+        spec = AttentionSpec(
+            normalisation=formula.normalisation, value=formula.value, phi=formula.phi
+        )
+        options = {"causal": formula.causal, "scale": formula.scale, "eps": formula.eps}
+        options["backend"] = "reference"
         return attention(q, k, v, attention=spec, bias=bias, mask=mask, **options)
 
     monkeypatch.setattr("hyla.attention.kernels.small_head.why_unsupported", lambda *_, **__: None)
-    monkeypatch.setattr("hyla.attention.kernels.ops.small_head_attention", kernel)
+    monkeypatch.setattr("hyla.attention.kernels.ops.fused_attention", kernel)
     return calls
 
 
 @pytest.mark.parametrize("mask_shape", [None, (6,), (1,), (1, 6), (2, 1, 1, 6), (2, 1, 1, 1)])
 @pytest.mark.parametrize("bias_shape", [None, (), (6,), (5, 1), (3, 5, 6), (2, 1, 5, 6)])
 def test_kernel_is_handed_whole_axes(handed, bias_shape, mask_shape):
-    q, k, v, options = operands("softmax", keys=6)
+    q, k, v, options = operands("linear_rmshead", keys=6)
     bias = None if bias_shape is None else torch.randn(bias_shape)
     mask = None if mask_shape is None else torch.rand(mask_shape) > 0.3
     options |= {"bias": bias, "mask": mask, "causal": True, "return_code": True}

@@ -1,21 +1,20 @@
-"""The small-head kernel without a GPU: its source built for the CPU by `small_kernel_host.h`.
+"""The small-head kernel without a GPU: its source built for the CPU by `kernel_host`.
 
 Everything but the compiler is the code that runs on the GPU: the kernel's arithmetic, its
 exchanges between lanes, the Python that lays out and launches it, and the torch operator.
 """
 
-import ctypes
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
+from kernel_host import HostBuilds
 
 from hyla.attention.kernels import small_head
-from hyla.attention.kernels.ops import small_head_attention
+from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.small_head import Plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
@@ -24,40 +23,6 @@ pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None or not sys.platform.startswith("linux"),
     reason="the host build of the kernel needs g++ and ucontext (Linux)",
 )
-
-
-class HostBuilds:
-    """Compiles the kernel for the CPU, each set of macros once, in place of NVRTC."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.kernels = {}
-
-    def load_kernel(self, source, name, macros, device):
-        key = tuple(sorted(macros.items()))
-        if key not in self.kernels:
-            (self.folder / "kernel.cu").write_text(source, encoding="utf-8")
-            library = self.folder / f"kernel{len(self.kernels)}.so"
-            subprocess.run(
-                [
-                    *("g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"),
-                    *(f"-D{name}={value}" for name, value in key),
-                    f'-DKERNEL_SOURCE="{self.folder / "kernel.cu"}"',
-                    *("-x", "c++", str(Path(__file__).with_name("small_kernel_host.h"))),
-                    *("-o", str(library)),
-                ],
-                check=True,
-            )
-            self.kernels[key] = HostKernel(ctypes.CDLL(str(library)))
-        return self.kernels[key]
-
-
-class HostKernel:
-    def __init__(self, library):
-        self.library = library
-
-    def launch(self, blocks, threads, arguments):
-        self.library.launch(blocks, threads, ctypes.byref(arguments))
 
 
 @pytest.fixture(scope="module")
@@ -170,20 +135,16 @@ def reference(case, q, k, v, bias, padding):
 
 
 def fused(case, q, k, v, bias, padding):
-    return small_head_attention(
-        q,
-        k,
-        v,
-        bias=bias,
-        padding=padding,
-        causal=case.causal,
-        scale=SCALE,
-        eps=EPS,
+    formula = Formula(
         normalisation=case.normalisation,
         value=case.value,
         phi=case.phi,
-        deterministic=case.deterministic,
+        scale=SCALE,
+        eps=EPS,
+        causal=case.causal,
     )
+    options = {"bias": bias, "padding": padding, "deterministic": case.deterministic}
+    return fused_attention("small_head", q, k, v, formula=formula, **options)
 
 
 def with_gradients(function, case, inputs, padding, upstream, dtype):
@@ -312,8 +273,9 @@ def test_torch_accepts_the_operator(monkeypatch):
     use_plan(monkeypatch, PLAIN)
     (q, k, v, bias), _, _ = draw(PLAIN)
     tensors = [x.requires_grad_() for x in (q, k, v, bias)]
-    options = (None, False, SCALE, EPS, "rms_head", "hidden", "relu", False)
-    torch.library.opcheck(torch.ops.hyla.small_head_attention.default, (*tensors, *options))
+    masks = (None, None, None, 0, 0)  # padding and packing
+    options = ("small_head", "rms_head", "hidden", "relu", SCALE, EPS, False, False)
+    torch.library.opcheck(torch.ops.hyla.fused_attention.default, (*tensors, *masks, *options))
 
 
 def test_compiles_as_one_graph(monkeypatch):
@@ -338,9 +300,9 @@ def test_autocast_gradients_come_back_in_the_dtype_of_the_leaves(monkeypatch):
     assert q.grad.dtype == bias.grad.dtype == torch.float32
 
 
-def options(**changes):
+def formula(**changes):
     member = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
-    return {"scale": 1.0, "eps": 1e-6, **member, **changes}
+    return Formula(**{"scale": 1.0, "eps": 1e-6, "causal": False, **member, **changes})
 
 
 @pytest.mark.parametrize(
@@ -352,21 +314,21 @@ def options(**changes):
         ("must divide the batch", {"bias": torch.zeros(3, 4, 3, 3)}),
         (r"\[Bb, H, Tq, Tk\]", {"bias": torch.zeros(4, 3, 3)}),
         ("boolean", {"padding": torch.ones(2, 3)}),
-        ("softmax", {"normalisation": "softmax"}),
-        ("deep", {"value": "deep"}),
-        ("tanh", {"phi": "tanh"}),
+        ("softmax", {"formula": formula(normalisation="softmax")}),
+        ("deep", {"formula": formula(value="deep")}),
+        ("tanh", {"formula": formula(phi="tanh")}),
     ],
 )
 def test_says_why_it_cannot_run(message, arguments):
-    given = {**{name: torch.zeros(2, 3, 4, 2) for name in "qkv"}, **options(), **arguments}
+    given = {**{name: torch.zeros(2, 3, 4, 2) for name in "qkv"}, "formula": formula(), **arguments}
     with pytest.raises(ValueError, match=message):
-        small_head_attention(**given)
+        fused_attention("small_head", **given)
 
 
 def test_cpu_tensors_are_refused_without_the_host_build(monkeypatch):
     monkeypatch.setattr(small_head, "DEVICES", ("cuda",))
     with pytest.raises(ValueError, match="on one CUDA device, got cpu"):
-        small_head_attention(*(torch.zeros(2, 3, 4, 2) for _ in "qkv"), **options())
+        fused_attention("small_head", *(torch.zeros(2, 3, 4, 2) for _ in "qkv"), formula=formula())
 
 
 def test_plans_fit_the_machine():

@@ -1,88 +1,19 @@
-"""The small-head kernel on a GPU, held to the float64 reference.
-
-An error is allowed to be twice that of the same computation in plain torch at the same dtype.
-"""
+"""The small-head kernel on a GPU: every size, every member, every plan, against the reference."""
 
 import itertools
 
 import pytest
 import torch
+from kernel_checks import HYLA, assert_as_good_as_torch, fused, normal, with_gradients
 
 from hyla.attention.kernels import small_head
-from hyla.attention.kernels.ops import small_head_attention
+from hyla.attention.kernels.formula import PHIS
 from hyla.attention.kernels.small_head import Plan
-from hyla.attention.reference import reference_attention
-from hyla.attention.spec import AttentionSpec
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-SCALE, EPS = 0.7, 1e-6
-HYLA = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
-FLOOR = {torch.float32: 4e-6, torch.bfloat16: 4e-3}  # roundings of the largest entry
-
-
-@pytest.fixture(autouse=True)
-def _poison(monkeypatch):
-    """Fill what the kernel is to write with NaN, so that an entry it forgets is seen."""
-    empty = torch.empty
-
-    def poisoned(*shape, **like):
-        fresh = empty(*shape, **like)
-        return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
-
-    monkeypatch.setattr(small_head.torch, "empty", poisoned)
-
-
-@pytest.fixture(autouse=True)
-def _full_float32(monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-
-
-def normal(*shape, dtype=torch.float32, scale=1.0):
-    return (scale * torch.randn(*shape, device="cuda")).to(dtype)
-
-
-def reference(q, k, v, bias=None, padding=None, *, causal=False, **member):
-    spec = AttentionSpec(**member)
-    mask = torch.ones(1, 1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
-    if causal:
-        mask = mask.tril(k.shape[1] - q.shape[1])
-    if padding is not None:
-        mask = mask & padding[:, None, None]
-    if bias is not None:
-        bias = bias.repeat_interleave(q.shape[0] // bias.shape[0], dim=0)
-    return reference_attention(q, k, v, spec=spec, scale=SCALE, eps=EPS, bias=bias, mask=mask)[0]
-
-
-def fused(q, k, v, bias=None, padding=None, **options):
-    return small_head_attention(
-        q, k, v, bias=bias, padding=padding, scale=SCALE, eps=EPS, **options
-    )
-
-
-def with_gradients(function, tensors, padding, upstream, dtype, **options):
-    leaves = [None if x is None else x.detach().to(dtype).requires_grad_() for x in tensors]
-    output = function(*leaves, padding, **options)
-    output.backward(upstream.to(dtype))
-    return [output.detach(), *(x.grad for x in leaves if x is not None)]
-
-
-def assert_as_good_as_torch(tensors, padding=None, **options):
-    dtype = tensors[0].dtype
-    upstream = torch.randn_like(tensors[0])
-    exact = with_gradients(reference, tensors, padding, upstream, torch.float64, **options)
-    plain = with_gradients(reference, tensors, padding, upstream, dtype, **options)
-    ours = with_gradients(fused, tensors, padding, upstream, dtype, **options)
-    names = ("output", "dq", "dk", "dv", "dbias")
-    for name, truth, theirs, mine in zip(names, exact, plain, ours, strict=False):
-        error = (mine.double() - truth).abs().max().item()
-        allowed = 2 * (theirs.double() - truth).abs().max().item()
-        allowed += FLOOR[dtype] * truth.abs().max().item()
-        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
-
 
 SIZES = [(1, 4), (3, 2), (8, 2), (12, 8), (16, 4), (16, 16), (64, 4), (64, 8)]
 
@@ -99,7 +30,7 @@ def test_every_length_matches_the_reference(H, D, dtype):
 @pytest.mark.parametrize(
     ("normalisation", "value", "phi"),
     [
-        *itertools.product(["rms_head"], ["hidden"], small_head.PHIS),
+        *itertools.product(["rms_head"], ["hidden"], PHIS),
         ("none", "hidden", "gelu"),
         ("rms_head", "linear", "relu"),
         ("none", "linear", "relu"),

@@ -2,6 +2,7 @@
 
 from hyla.attention.api import attention
 from hyla.attention.normalisation import NORMALISATIONS
+from hyla.attention.packed import packed_attention
 from hyla.attention.phi import PHIS
 from hyla.attention.spec import PRESETS, VALUE_NETWORKS, AttentionSpec, resolve_spec
 
@@ -12,5 +13,6 @@ __all__ = [
     "VALUE_NETWORKS",
     "AttentionSpec",
     "attention",
+    "packed_attention",
     "resolve_spec",
 ]

@@ -4,12 +4,12 @@ import math
 from typing import Any, Literal, overload
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from hyla.attention.chunking import and_causal, attend_in_chunks, queries_per_chunk
+from hyla.attention.chunking import attend_in_chunks, queries_per_chunk
 from hyla.attention.dispatch import say_once, try_fused
-from hyla.attention.reference import latent_code
+from hyla.attention.pairs import codes_of_all, codes_of_pairs
 from hyla.attention.spec import AttentionSpec, resolve_spec
 from hyla.attention.validation import check_arguments
 
@@ -48,7 +48,7 @@ def attention(
     backend: str = ...,
     value_weight: Tensor | None = ...,
     code_multiplier: Tensor | None = ...,
-    return_code: Literal[True],
+    return_code: Literal[True] | Tensor,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -66,8 +66,8 @@ def attention(
     backend: str = "auto",
     value_weight: Float[Tensor, "H Dv Dv"] | None = None,
     code_multiplier: Tensor | None = None,
-    return_code: bool = False,
-) -> Float[Tensor, "B Tq H Dv"] | tuple[Float[Tensor, "B Tq H Dv"], Float[Tensor, "B H Tq Tk"]]:
+    return_code: bool | Int[Tensor, "P 2"] = False,
+) -> Float[Tensor, "B Tq H Dv"] | tuple[Float[Tensor, "B Tq H Dv"], Tensor]:
     """Attend from each query to all keys with a value network that the heads' scores configure.
 
     Args:
@@ -85,7 +85,8 @@ def attention(
         value_weight: W_value' [H, Dv, Dv] of the deep value network (Eq. 10), and only for it.
         code_multiplier: multiplied into the code after the normalisation; broadcasts to
             [B, H, Tq, Tk]. Attention dropout is such a multiplier.
-        return_code: also return the latent code [B, H, Tq, Tk].
+        return_code: also return the latent code: with True that of all pairs [B, H, Tq, Tk]; given
+            (query, key) pairs [P, 2], theirs alone [B, P, H], beside whatever computes the output.
 
     Returns:
         The output [B, Tq, H, Dv], which an output projection mixes over the heads; with
@@ -118,25 +119,28 @@ def attention(
         "value_weight": value_weight,
         "code_multiplier": code_multiplier,
     }
+    fused = None
     if backend == "fused" or (backend == "auto" and q.is_cuda):
-        fused = try_fused(q, k, v, **arguments)
-        if isinstance(fused, Tensor):
-            if not return_code:
-                return fused
-            if causal:
-                mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
-            with torch.autocast(q.device.type, enabled=False):
-                code = latent_code(q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask)
-            return fused, code.to(q.dtype)
-        if backend == "fused":
-            raise ValueError(f"backend 'fused' cannot compute this: {fused}; use 'auto'")
-        say_once(fused)
-    rows = queries_per_chunk(q, k, v, spec)
-    with torch.autocast(q.device.type, enabled=False):  # the reference picks its own precision
-        out, code = attend_in_chunks(q, k, v, rows=rows, need_code=return_code, **arguments)
-    if not return_code:
+        fused = try_fused(q, k, v, **arguments, if_faster=backend == "auto")
+        if isinstance(fused, str):
+            if backend == "fused":
+                raise ValueError(f"backend 'fused' cannot compute this: {fused}; use 'auto'")
+            say_once(fused)
+            fused = None
+    if fused is None:
+        rows, need_code = queries_per_chunk(q, k, v, spec), return_code is True
+        with torch.autocast(q.device.type, enabled=False):  # the reference picks its own precision
+            out, code = attend_in_chunks(q, k, v, rows=rows, need_code=need_code, **arguments)
+    else:
+        out, code = fused, None
+    if return_code is False:
         return out
-    assert code is not None
+    if code is None:
+        scores = {name: x for name, x in arguments.items() if name != "value_weight"}
+        if isinstance(return_code, Tensor):
+            code = codes_of_pairs(q, k, return_code, **scores)
+        else:
+            code = codes_of_all(q, k, **scores)
     return out, code
 
 

@@ -2,12 +2,22 @@
 
 import functools
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from hyla.attention import linear, softmax
 from hyla.attention.spec import AttentionSpec
+
+if TYPE_CHECKING:
+    from hyla.attention.kernels.packing import Packing
+
+# Members of the family that need no kernel of ours to be fast.
+_WITHOUT_A_KERNEL = {
+    ("softmax", "linear"): (softmax.why_unsupported, softmax.fused_softmax_attention),
+    ("none", "linear"): (linear.why_unsupported, linear.linear_time_attention),
+}
 
 
 def try_fused(
@@ -18,39 +28,63 @@ def try_fused(
     spec: AttentionSpec,
     scale: float,
     eps: float,
-    bias: Tensor | None,
-    mask: Tensor | None,
     causal: bool,
-    value_weight: Tensor | None,
-    code_multiplier: Tensor | None,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    value_weight: Tensor | None = None,
+    code_multiplier: Tensor | None = None,
+    packing: "Packing | None" = None,
+    if_faster: bool = False,
 ) -> Tensor | str:
-    """Return the output computed by a fused kernel, or the reason why none can."""
+    """Return the output computed by a fused kernel, or the reason why none can.
+
+    With `if_faster`, a kernel that was measured to be slower than the reference path is none.
+    """
     if not (isinstance(spec.normalisation, str) and isinstance(spec.phi, str)):
         return "the kernels know normalisations and φ by name and one at a time"
     if value_weight is not None:
         return "the deep value network has no kernel"
     if code_multiplier is not None:
         return "a code multiplier (attention dropout) has no kernel"
+    other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))
+    if other is not None and packing is None:
+        why_unsupported, attend = other
+        reason = why_unsupported(q, k, bias=bias, mask=mask, causal=causal)
+        if reason is None:
+            return attend(q, k, v, causal=causal, scale=scale)
+        if spec.normalisation == "softmax" or q.shape[-1] >= linear.MIN_WIDTH:
+            return reason  # else the small-head kernel may know it
     if mask is not None and not _is_padding(mask):
         return f"of masks only key padding [B, 1, 1, Tk] and causal, not {tuple(mask.shape)}"
 
     # Here and not above: the reference path must import without ctypes, CUDA or a compiler.
-    from hyla.attention.kernels import ops, small_head
+    from hyla.attention.kernels.choice import is_worth_it
+    from hyla.attention.kernels.formula import Formula
+    from hyla.attention.kernels.ops import choose_kernel, fused_attention
 
     pairwise = (q.shape[2], q.shape[1], k.shape[1])
-    bias = None if bias is None else _with_batch_axis(bias).expand(-1, *pairwise)
-    padding = None if mask is None else _with_batch_axis(mask)[:, 0, 0].expand(len(q), k.shape[1])
-    member: dict[str, Any] = {
-        "normalisation": spec.normalisation,
-        "value": spec.value,
-        "phi": spec.phi if spec.value != "linear" else "identity",
-    }
-    reason = small_head.why_unsupported(q, k, v, bias, padding, **member)
-    if reason is not None:
-        return reason
-    return ops.small_head_attention(
-        q, k, v, bias=bias, padding=padding, causal=causal, scale=scale, eps=eps, **member
+    formula = Formula(
+        normalisation=spec.normalisation,
+        value=spec.value,
+        phi=spec.phi if spec.value != "linear" else "identity",
+        scale=scale,
+        eps=eps,
+        causal=causal,
     )
+    arguments: dict[str, Any] = {
+        "bias": None if bias is None else _with_batch_axis(bias).expand(-1, *pairwise),
+        "padding": None
+        if mask is None
+        else _with_batch_axis(mask)[:, 0, 0].expand(len(q), k.shape[1]).contiguous(),
+        "packing": packing,
+        "formula": formula,
+    }
+    kernel, reason = choose_kernel(q, k, v, **arguments)
+    if kernel is None:
+        return reason
+    if if_faster and not torch.compiler.is_compiling() and not is_worth_it(kernel, q, k):
+        return f"the {kernel} kernel was measured to be slower at such shapes"
+    return fused_attention(kernel, q, k, v, **arguments)
 
 
 def say_once(reason: str) -> None:

@@ -11,7 +11,6 @@ import argparse
 import itertools
 import json
 import math
-import statistics
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -22,17 +21,18 @@ import torch
 from torch import Tensor
 
 from hyla.attention.kernels import small_head
-from hyla.attention.kernels.ops import small_head_attention
-from hyla.attention.kernels.small_head import Formula, Plan
+from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.ops import fused_attention
+from hyla.attention.kernels.small_head import Plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
+from hyla.benchmarks.clock import microseconds, time_both
 
 EPS = 1e-6
 SPEC = AttentionSpec(normalisation="rms_head", value="hidden", phi="relu")
 # Multiply-adds per (query, key, head, d): three products forward; five recomputed or needed by
 # both gradient passes, one more for dQ and two more for dK and dV.
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 3, 6 + 7
-CALLS_PER_GRAPH, REPLAYS = 10, 30
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,12 @@ def draw(shape: Shape, dtype: torch.dtype) -> list[Tensor]:
 
 def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Run the kernel."""
-    return small_head_attention(
-        q,
-        k,
-        v,
-        bias=bias,
-        scale=q.shape[-1] ** -0.5,
-        eps=EPS,
-        normalisation="rms_head",
-        value="hidden",
-        phi="relu",
+    return fused_attention("small_head", q, k, v, bias=bias, formula=_formula(q.shape[-1] ** -0.5))
+
+
+def _formula(scale: float) -> Formula:
+    return Formula(
+        normalisation="rms_head", value="hidden", phi="relu", scale=scale, eps=EPS, causal=False
     )
 
 
@@ -124,45 +120,7 @@ def check(shape: Shape, dtype: torch.dtype) -> None:
             raise SystemExit(f"{shape.name} {dtype}: {name} is off by {error:.2e} > {allowed:.2e}")
 
 
-# ------------------------------------------------------------------ the clock
-
-
-def microseconds(call: Callable[[], object]) -> float:
-    """Return the median time of a call, replayed from a CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS_PER_GRAPH):
-            call()
-    graph.replay()
-    times = []
-    for _ in range(REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / CALLS_PER_GRAPH)
-    return statistics.median(times)
-
-
-def time_both(function, leaves: list[Tensor]) -> tuple[float, float]:
-    """Return the microseconds of the forward, and of forward and backward."""
-    upstream = torch.randn_like(leaves[0])
-
-    def forward():
-        with torch.no_grad():
-            return function(*leaves)
-
-    def both():
-        return torch.autograd.grad(function(*leaves), leaves, upstream)
-
-    return microseconds(forward), microseconds(both)
+# ------------------------------------------------------------------ the table
 
 
 def benchmark() -> list[dict]:
@@ -219,11 +177,9 @@ def one_pass(pass_name: str, leaves: list[Tensor], plan: Plan) -> Callable[[], o
     """Return a call that runs one pass alone, with the bias handling that belongs to it."""
     q, k, v, *rest = (leaf.detach() for leaf in leaves)
     bias = rest[0] if rest else None
-    formula = Formula(
-        normalisation="rms_head", value="hidden", phi="relu", scale=0.5, eps=EPS, causal=False
-    )
+    formula = _formula(0.5)
     if pass_name == "forward":
-        return partial(small_head.forward, q, k, v, bias, None, formula, plan=plan)
+        return partial(small_head.forward, q, k, v, bias, None, None, formula, plan=plan)
     given = (torch.randn_like(q), q, k, v, bias, None, formula)
     if pass_name == "key":
         return partial(small_head.key_gradient, *given, plan=plan)

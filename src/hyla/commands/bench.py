@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from hyla._environment import environment
-from hyla.benchmarks import samplers, solver, training
+from hyla.benchmarks import attention, samplers, solver, training
 from hyla.commands.exits import usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import console, table
@@ -17,14 +17,16 @@ _BENCHMARKS = {
     "train": training.measure,
     "samplers": samplers.measure,
     "solver": solver.measure,
+    "attention": attention.measure,
 }
 
 
 def bench(
     what: Annotated[
-        Literal["train", "samplers", "solver"],
+        Literal["train", "samplers", "solver", "attention"],
         Parameter(
-            help="train: optimisation steps; samplers: batches of the tasks; solver: SRAVEN's."
+            help="train: optimisation steps; samplers: batches of the tasks; solver: SRAVEN's; "
+            "attention: the fused kernels beside fused softmax (needs a GPU)."
         ),
     ],
     /,
@@ -62,5 +64,5 @@ def bench(
 
 def _shown(value: Any) -> str:
     if not isinstance(value, float):
-        return str(value)
+        return "" if value is None else str(value)
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

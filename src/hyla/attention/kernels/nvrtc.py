@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute of the driver
+
 
 class CudaError(RuntimeError):
     """The compiler or the driver refused; the message carries its log."""
@@ -42,17 +44,31 @@ class Kernel:
         finally:
             _check(self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
         self._device_index = device_index
+        self._shared_bytes = 48 * 1024  # what a kernel gets without asking
 
-    def launch(self, blocks: int, threads: int, arguments: ctypes.Structure) -> None:
-        """Run `blocks` × `threads` on torch's current stream; the kernel takes one struct."""
+    def launch(
+        self, blocks: int, threads: int, arguments: ctypes.Structure, shared_bytes: int = 0
+    ) -> None:
+        """Run `blocks` × `threads` on torch's current stream; the kernel takes one struct.
+
+        `shared_bytes` is the dynamic shared memory of a block.
+        """
         stream = torch.cuda.current_stream(self._device_index).cuda_stream
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         # The calling thread may have no context yet (a fresh autograd thread), or another device's.
         _check(self._driver.cuCtxPushCurrent_v2(self._context))
         try:
+            if shared_bytes > self._shared_bytes:
+                _check(
+                    self._driver.cuFuncSetAttribute(
+                        self._function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes
+                    )
+                )
+                self._shared_bytes = shared_bytes
+            grid, block = (blocks, 1, 1), (threads, 1, 1)
             _check(
                 self._driver.cuLaunchKernel(
-                    self._function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, None
+                    self._function, *grid, *block, shared_bytes, stream, parameters, None
                 )
             )
         finally:
@@ -136,6 +152,7 @@ def _driver() -> ctypes.CDLL:
     driver.cuCtxPushCurrent_v2.argtypes = [pointer]
     driver.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
     driver.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
+    driver.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
     driver.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
     _check_with(driver, driver.cuInit(0))
     return driver

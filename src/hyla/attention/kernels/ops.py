@@ -1,4 +1,4 @@
-"""The small-head kernel as a torch operator: autograd, vmap, autocast, fake tensors, compile.
+"""The fused kernels as one torch operator: autograd, vmap, autocast, fake tensors, compile.
 
 Under `torch.func.vmap` the mapped axis is folded into the batch, so a population of P models runs
 as one launch; a bias of each model's own becomes P biases, each shared by that model's batch.
@@ -8,75 +8,111 @@ import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import GradInterpreter, retrieve_all_functorch_interpreters
 
-from hyla.attention.kernels import small_head
-from hyla.attention.kernels.small_head import Formula
+from hyla.attention.kernels import decode, large_head, small_head
+from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.packing import Packing
+
+KERNELS = {"small_head": small_head, "large_head": large_head, "decode": decode}
 
 
-def small_head_attention(
+def choose_kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | None,
+    padding: Tensor | None,
+    packing: Packing | None,
+    formula: Formula,
+) -> tuple[str | None, str]:
+    """Return the kernel for a call, and if there is none, why."""
+    arguments = (q, k, v, bias, padding, packing, formula)
+    if q.shape[1] == 1 and decode.why_unsupported(*arguments) is None:
+        return "decode", ""
+    name = "small_head" if q.shape[-1] <= small_head.MAX_WIDTH else "large_head"
+    reason = KERNELS[name].why_unsupported(*arguments)
+    return (name, "") if reason is None else (None, reason)
+
+
+def fused_attention(
+    kernel: str,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
     bias: Tensor | None = None,
     padding: Tensor | None = None,
-    causal: bool = False,
-    scale: float,
-    eps: float,
-    normalisation: str,
-    value: str,
-    phi: str,
+    packing: Packing | None = None,
+    formula: Formula,
     deterministic: bool = False,
 ) -> Tensor:
     """Fused attention of q [B, Tq, H, D] over k and v [B, Tk, H, D], differentiable once.
 
     `bias` [Bb, H, Tq, Tk] is added to the scaled scores; each run of B / Bb consecutive batch
-    elements shares one. `padding` [B, Tk] is True where a key may be attended to. `causal` lets
-    the last query see the last key, the one before it all but the last, and so on. A masked pair
-    contributes nothing and receives no gradient, whatever the padded tokens hold.
+    elements shares one. `padding` [B, Tk] is True where a key may be attended to. With `packing`,
+    B is 1 and the tokens are those of several sequences, which do not see each other. Causality
+    lets the last query see the last key, the one before it all but the last, and so on. A masked
+    pair contributes nothing and receives no gradient.
 
-    Arithmetic is float32 for float32 and bfloat16 inputs. Under autocast, q, k and v are cast to
-    its dtype. The bias gradient is summed by atomics unless `deterministic` (or torch's global
-    setting) asks for sums in a fixed order.
+    Sums are float32. Under autocast, q, k and v are cast to its dtype. The bias gradient is summed
+    by atomics unless `deterministic` (or torch's global setting) asks for sums in a fixed order;
+    everything else always is.
 
-    Raises ValueError with the reason where the kernel cannot run; `why_unsupported` of
-    `hyla.attention.kernels.small_head` tells beforehand.
+    Raises ValueError with the reason where the kernel cannot run; its `why_unsupported` tells
+    beforehand.
     """
     if torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    reason = small_head.why_unsupported(
-        q, k, v, bias, padding, normalisation=normalisation, value=value, phi=phi
-    )
+    reason = KERNELS[kernel].why_unsupported(q, k, v, bias, padding, packing, formula)
     if reason is not None:
-        raise ValueError(f"the fused small-head kernel cannot run here: {reason}")
+        raise ValueError(f"the fused {kernel} kernel cannot run here: {reason}")
+    if bias is not None and bias.stride(-1) != 1:
+        bias = bias.contiguous()
+    packed = (None, None, 0, 0)
+    if packing is not None:
+        starts = (packing.query_starts, packing.key_starts)
+        packed = (*starts, packing.longest_query, packing.longest_key)
     run = _FunctionalAttention.apply if _under_torch_func_grad() else _attention
-    return run(q, k, v, bias, padding, causal, scale, eps, normalisation, value, phi, deterministic)
+    return run(
+        *(q, k, v, bias, padding, *packed),
+        *(kernel, formula.normalisation, formula.value, formula.phi),
+        *(formula.scale, formula.eps, formula.causal, deterministic),
+    )
 
 
-# `device_types` is left open: the same operators run wherever `small_head` can launch its kernel,
-# which lets the tests run a host build of it.
-@torch.library.custom_op("hyla::small_head_attention", mutates_args=())
+# `device_types` is left open: the same operators run wherever a kernel can be launched, which lets
+# the tests run a host build of it.
+@torch.library.custom_op("hyla::fused_attention", mutates_args=())
 def _attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
-    causal: bool,
-    scale: float,
-    eps: float,
+    query_starts: Tensor | None,
+    key_starts: Tensor | None,
+    longest_query: int,
+    longest_key: int,
+    kernel: str,
     normalisation: str,
     value: str,
     phi: str,
+    scale: float,
+    eps: float,
+    causal: bool,
     deterministic: bool,
 ) -> Tensor:
-    formula = Formula(
-        normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
+    return KERNELS[kernel].forward(
+        *(q, k, v, bias, padding),
+        _packing(query_starts, key_starts, longest_query, longest_key),
+        Formula(
+            normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
+        ),
     )
-    return small_head.forward(q, k, v, bias, padding, formula)
 
 
-@torch.library.custom_op("hyla::small_head_attention_backward", mutates_args=())
+@torch.library.custom_op("hyla::fused_attention_backward", mutates_args=())
 def _attention_backward(
     upstream: Tensor,
     q: Tensor,
@@ -84,44 +120,52 @@ def _attention_backward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
-    causal: bool,
-    scale: float,
-    eps: float,
+    query_starts: Tensor | None,
+    key_starts: Tensor | None,
+    longest_query: int,
+    longest_key: int,
+    kernel: str,
     normalisation: str,
     value: str,
     phi: str,
+    scale: float,
+    eps: float,
+    causal: bool,
     deterministic: bool,
     bias_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """An operator cannot return None: without `bias_gradient`, the last result is empty."""
-    formula = Formula(
-        normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
-    )
-    dq, dk, dv, dbias = small_head.backward(
-        upstream,
-        q,
-        k,
-        v,
-        bias,
-        padding,
-        formula,
+    dq, dk, dv, dbias = KERNELS[kernel].backward(
+        *(upstream, q, k, v, bias, padding),
+        _packing(query_starts, key_starts, longest_query, longest_key),
+        Formula(
+            normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
+        ),
         bias_gradient=bias_gradient,
         deterministic=deterministic,
     )
     return dq, dk, dv, dbias if dbias is not None else q.new_empty(0)
 
 
+def _packing(
+    query_starts: Tensor | None, key_starts: Tensor | None, longest_query: int, longest_key: int
+) -> Packing | None:
+    if query_starts is None or key_starts is None:
+        return None
+    return Packing(query_starts, key_starts, longest_query, longest_key)
+
+
 # ------------------------------------------------------------------ shapes without values
 
 
 @_attention.register_fake
-def _(q, k, v, bias, padding, *options):
+def _(q, k, v, *rest):
     return torch.empty_like(q, memory_format=torch.contiguous_format)
 
 
 @_attention_backward.register_fake
-def _(upstream, q, k, v, bias, padding, *options):
-    *_, bias_gradient = options
+def _(upstream, q, k, v, bias, *rest):
+    *_, bias_gradient = rest
     gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
     if bias is not None and bias_gradient:
         return *gradients, torch.empty_like(bias, memory_format=torch.contiguous_format)
@@ -132,17 +176,16 @@ def _(upstream, q, k, v, bias, padding, *options):
 
 
 def _save(ctx, inputs, output):
-    q, k, v, bias, padding, *options = inputs
-    ctx.save_for_backward(q, k, v, bias, padding)
+    tensors, options = inputs[:7], inputs[7:]
+    ctx.save_for_backward(*tensors)
     ctx.options = options
 
 
 def _differentiate(ctx, upstream):
-    *tensors, bias, padding = ctx.saved_tensors
-    bias_gradient = bias is not None and ctx.needs_input_grad[3]
+    bias_gradient = ctx.saved_tensors[3] is not None and ctx.needs_input_grad[3]
     run = _FunctionalGradient.apply if _under_torch_func_grad() else _attention_backward
-    dq, dk, dv, dbias = run(upstream, *tensors, bias, padding, *ctx.options, bias_gradient)
-    unused = [None] * (1 + len(ctx.options))  # padding, and what is not a tensor
+    dq, dk, dv, dbias = run(upstream, *ctx.saved_tensors, *ctx.options, bias_gradient)
+    unused = [None] * (3 + len(ctx.options))  # padding, the packing, and what is not a tensor
     return dq, dk, dv, dbias if bias_gradient else None, *unused
 
 
@@ -177,7 +220,7 @@ class _FunctionalGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *upstreams):
-        raise RuntimeError("small_head_attention has no second derivative: use the reference path")
+        raise RuntimeError("fused attention has no second derivative: use backend='reference'")
 
 
 def _under_torch_func_grad() -> bool:
@@ -199,26 +242,33 @@ def _fold_optional(x: Tensor | None, mapped: int | None, size: int) -> Tensor | 
     return None if x is None else _fold(x, mapped, size)
 
 
+def _refuse_packing(starts: Tensor | None) -> None:
+    if starts is not None:
+        raise NotImplementedError("packed sequences under vmap: pack them all into one instead")
+
+
 @_attention.register_vmap
-def _(info, in_dims, q, k, v, bias, padding, *options):
+def _(info, in_dims, q, k, v, bias, padding, *rest):
+    _refuse_packing(rest[0])
     size = info.batch_size
     folded = [_fold(x, d, size) for x, d in zip((q, k, v), in_dims[:3], strict=True)]
     # One bias for everybody stays one: consecutive batch elements may share it however many.
     if bias is not None and (in_dims[3] is not None or bias.shape[0] > 1):
         bias = _fold(bias, in_dims[3], size)
     padding = _fold_optional(padding, in_dims[4], size)
-    output = _attention(*folded, bias, padding, *options)
+    output = _attention(*folded, bias, padding, *rest)
     return output.unflatten(0, (size, -1)), 0
 
 
 @_attention_backward.register_vmap
-def _(info, in_dims, upstream, q, k, v, bias, padding, *options):
+def _(info, in_dims, upstream, q, k, v, bias, padding, *rest):
+    _refuse_packing(rest[0])
     size, given = info.batch_size, (upstream, q, k, v)
     folded = [_fold(x, d, size) for x, d in zip(given, in_dims[:4], strict=True)]
     # Here even a common bias is copied: each member of the vmap has a gradient of its own.
     bias = _fold_optional(bias, in_dims[4], size)
     padding = _fold_optional(padding, in_dims[5], size)
-    *gradients, dbias = _attention_backward(*folded, bias, padding, *options)
+    *gradients, dbias = _attention_backward(*folded, bias, padding, *rest)
     gradients = [gradient.unflatten(0, (size, -1)) for gradient in gradients]
     if dbias.numel() == 0:
         return (*gradients, dbias), (0, 0, 0, None)

@@ -31,18 +31,10 @@
 #define PASS_QUERY 1
 #define PASS_KEY 2
 
-#define PHI_IDENTITY 0
-#define PHI_RELU 1
-#define PHI_GELU_TANH 2
-#define PHI_GELU 3
-#define PHI_SILU 4
-
 #define BIAS_GRADIENT_NONE 0
 #define BIAS_GRADIENT_EACH 1     // one gradient per batch element
 #define BIAS_GRADIENT_PARTIAL 2  // summed over the teams of a warp, then stored
 #define BIAS_GRADIENT_ATOMIC 3   // summed over the teams of a warp, then added atomically
-
-#define DEVICE __device__ __forceinline__
 
 typedef unsigned short bfloat16_bits;
 #if BF16
@@ -287,32 +279,6 @@ DEVICE void collect(float (&y)[ROWS][FACTORS]) {
 }
 
 // ---------------------------------------------------------------- one pair
-
-struct Activation {
-    float value, slope;
-};
-
-DEVICE float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
-
-DEVICE Activation activate(float x) {
-#if PHI == PHI_IDENTITY
-    return {x, 1.f};
-#elif PHI == PHI_RELU
-    return {fmaxf(x, 0.f), x > 0.f ? 1.f : 0.f};
-#elif PHI == PHI_GELU_TANH  // (1 + tanh u) / 2 = sigmoid(2u)
-    const float doubled_root = 1.5957691216057308f;  // 2 √(2/π)
-    const float gate = sigmoid(doubled_root * x * (1.f + 0.044715f * x * x));
-    const float inner_slope = doubled_root * (1.f + 3.f * 0.044715f * x * x);
-    return {x * gate, gate + x * gate * (1.f - gate) * inner_slope};
-#elif PHI == PHI_GELU
-    const float cumulative = 0.5f * (1.f + erff(0.7071067811865476f * x));
-    const float density = 0.3989422804014327f * __expf(-0.5f * x * x);
-    return {x * cumulative, cumulative + x * density};
-#elif PHI == PHI_SILU
-    const float gate = sigmoid(x);
-    return {x * gate, gate + x * gate * (1.f - gate)};
-#endif
-}
 
 DEVICE float dot(const float *x, const float *y) {
     float sum = 0.f;

@@ -6,26 +6,24 @@ run of B / Bb consecutive batch elements shares one bias. They neither check nor
 """
 
 import ctypes
-import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hyla.attention.kernels import nvrtc
+from hyla.attention.kernels.formula import Formula, read_sources
+from hyla.attention.kernels.packing import Packing
 
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
 MAX_WIDTH = 16
 MAX_ROW = 2048  # H · D: beyond it a lane's share of the heads no longer fits in registers
 
-NORMALISATIONS = ("none", "rms_head")
 VALUES = ("hidden", "linear")
-PHIS = {"identity": 0, "relu": 1, "gelu_tanh": 2, "gelu": 3, "silu": 4}
 
 _PASSES = {"forward": 0, "query": 1, "key": 2}
 _BIAS_GRADIENT_NONE, _BIAS_GRADIENT_EACH, _BIAS_GRADIENT_PARTIAL, _BIAS_GRADIENT_ATOMIC = range(4)
@@ -51,36 +49,24 @@ class Plan:
     prefetch: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Formula:
-    """Which attention of the family is computed."""
-
-    normalisation: str
-    value: str
-    phi: str
-    scale: float
-    eps: float
-    causal: bool
-
-
 def why_unsupported(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    bias: Tensor | None = None,
-    padding: Tensor | None = None,
-    *,
-    normalisation: str,
-    value: str,
-    phi: str,
+    bias: Tensor | None,
+    padding: Tensor | None,
+    packing: Packing | None,
+    formula: Formula,
 ) -> str | None:
     """Say why the fused small-head kernel cannot compute this, or return None if it can.
 
     Looks at shapes, dtypes, devices and names only, never at what the tensors hold.
     """
-    reason = _why_unsupported_member(normalisation, value, phi)
+    reason = formula.why_unsupported(VALUES)
     if reason is not None:
         return reason
+    if packing is not None:
+        return "packed sequences are for heads larger than 16"
     if q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
         return "q, k and v must be [B, T, H, D]"
     batch, queries, heads, width = q.shape
@@ -121,20 +107,6 @@ def why_unsupported(
     return nvrtc.why_unavailable() if q.device.type == "cuda" else None
 
 
-def _why_unsupported_member(normalisation: str, value: str, phi: str) -> str | None:
-    if normalisation not in NORMALISATIONS:
-        return f"it takes normalisation {_either(NORMALISATIONS)}, got {normalisation!r}"
-    if value not in VALUES:
-        return f"it takes the value network {_either(VALUES)}, got {value!r}"
-    if value == "hidden" and phi not in PHIS:
-        return f"it takes phi {_either(PHIS)}, got {phi!r}"
-    return None
-
-
-def _either(names: Iterable[str]) -> str:
-    return " or ".join(repr(name) for name in names)
-
-
 # ------------------------------------------------------------------ the two directions
 
 
@@ -144,6 +116,7 @@ def forward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    packing: None,
     formula: Formula,
     *,
     plan: Plan | None = None,
@@ -165,6 +138,7 @@ def backward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    packing: None,
     formula: Formula,
     *,
     bias_gradient: bool,
@@ -367,15 +341,6 @@ def _arguments(
     return arguments
 
 
-@functools.cache
-def _source() -> str:
-    return (
-        resources.files("hyla.attention.kernels")
-        .joinpath("small_head.cu")
-        .read_text(encoding="utf-8")
-    )
-
-
 def _macros(
     pass_name: str,
     plan: Plan,
@@ -399,9 +364,8 @@ def _macros(
         "THREADS": plan.threads,
         "BLOCKS": plan.blocks,
         "PREFETCH": int(plan.prefetch),
-        "NORMALISED": int(formula.normalisation == "rms_head"),
         "HIDDEN": int(formula.value == "hidden"),
-        "PHI": PHIS[formula.phi] if formula.value == "hidden" else 0,
+        **formula.macros(),
         "BIASED": int(biased),
         "BIAS_GRADIENT": bias_gradient,
     }
@@ -438,5 +402,7 @@ def _launch(
     macros = _macros(
         pass_name, plan, formula, operands, biased=bias is not None, bias_gradient=mode
     )
-    kernel = load_kernel(_source(), "small_head", macros, first.device)
+    kernel = load_kernel(
+        read_sources("phi.cuh", "small_head.cu"), "small_head", macros, first.device
+    )
     kernel.launch(blocks, plan.threads, arguments)

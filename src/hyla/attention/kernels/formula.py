@@ -1,0 +1,49 @@
+"""What the fused kernels compute: one member of the attention family, by name."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+NORMALISATIONS = ("none", "rms_head")
+PHIS = {"identity": 0, "relu": 1, "gelu_tanh": 2, "gelu": 3, "silu": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """Which attention of the family is computed."""
+
+    normalisation: str
+    value: str
+    phi: str
+    scale: float
+    eps: float
+    causal: bool
+
+    def why_unsupported(self, values: Iterable[str]) -> str | None:
+        """Say what a kernel for these value networks does not know, or return None."""
+        if self.normalisation not in NORMALISATIONS:
+            return f"it takes normalisation {_either(NORMALISATIONS)}, got {self.normalisation!r}"
+        if self.value not in values:
+            return f"it takes the value network {_either(values)}, got {self.value!r}"
+        if self.value == "hidden" and self.phi not in PHIS:
+            return f"it takes phi {_either(PHIS)}, got {self.phi!r}"
+        return None
+
+    def macros(self) -> dict[str, int]:
+        """Return the definitions that the sources share."""
+        return {
+            "NORMALISED": int(self.normalisation == "rms_head"),
+            "PHI": PHIS[self.phi] if self.value == "hidden" else PHIS["identity"],
+        }
+
+
+@cache
+def read_sources(*names: str) -> str:
+    """Return sources of this package, one after the other."""
+    folder = resources.files("hyla.attention.kernels")
+    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(repr(name) for name in names)

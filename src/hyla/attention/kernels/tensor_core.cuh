@@ -1,0 +1,93 @@
+// Half-precision matrix fragments: what the kernel for large heads asks of the hardware.
+//
+// FLOAT16 chooses fp16 over bf16. A Pair is two neighbours of a row, the first in the lower bits.
+// A *matrix* is 8 × 8 halves spread over a warp: lane l holds the pair (2 (l % 4), + 1) of row
+// l / 4. Products accumulate in float32, where lane l holds such pairs of rows l / 4 and l / 4 + 8.
+
+typedef unsigned short Half;
+typedef unsigned Pair;
+
+#if FLOAT16
+#define HALF_NAME "f16"
+#else
+#define HALF_NAME "bf16"
+#endif
+
+DEVICE unsigned shared_address(const void *at) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(at));
+}
+
+// Four matrices; lanes 8 i … 8 i + 7 give the addresses of the rows of the i-th.
+DEVICE void load_matrices(Pair (&x)[4], const Half *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared_address(row)) : "memory");
+}
+
+DEVICE void load_matrices_transposed(Pair (&x)[4], const Half *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(shared_address(row)) : "memory");
+}
+
+DEVICE void store_matrices_transposed(Half *row, const Pair (&x)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
+                 :: "r"(shared_address(row)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
+// d [16 × 8] = c + a [16 × 8] b [8 × 8]; a: rows 0-7 and 8-15, b: its transpose as a matrix.
+DEVICE void multiply_add(float (&d)[4], const float (&c)[4], Pair a0, Pair a1, Pair b0) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32." HALF_NAME "." HALF_NAME ".f32 "
+        "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%10};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a0), "r"(a1), "r"(b0), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
+// The same over 16 terms: a2, a3 and b1 are columns (rows) 8-15.
+DEVICE void multiply_add(float (&d)[4], const float (&c)[4], Pair a0, Pair a1, Pair a2, Pair a3,
+                         Pair b0, Pair b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." HALF_NAME "." HALF_NAME ".f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]),
+          "f"(c[3]));
+}
+
+DEVICE Pair pack(float first, float second) {
+    Pair x;
+    asm("cvt.rn." HALF_NAME "x2.f32 %0, %1, %2;" : "=r"(x) : "f"(second), "f"(first));
+    return x;
+}
+
+DEVICE Pair pack_positive(float first, float second) {  // negative ones become 0
+    Pair x;
+    asm("cvt.rn.relu." HALF_NAME "x2.f32 %0, %1, %2;" : "=r"(x) : "f"(second), "f"(first));
+    return x;
+}
+
+DEVICE float first_of(Pair x) {
+#if FLOAT16
+    float y;
+    asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.f32.f16 %0, lo;}" : "=f"(y) : "r"(x));
+    return y;
+#else
+    return __uint_as_float(x << 16);
+#endif
+}
+
+DEVICE float second_of(Pair x) {
+#if FLOAT16
+    return first_of(x >> 16);
+#else
+    return __uint_as_float(x & 0xffff0000u);
+#endif
+}
+
+// 16 bytes from global to shared memory, zeros where `live` is false; done after `copies_done`.
+DEVICE void copy_async(Half *to, const Half *from, bool live) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(shared_address(to)), "l"(from), "r"(live ? 16 : 0) : "memory");
+}
+
+DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }

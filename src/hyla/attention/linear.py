@@ -1,0 +1,48 @@
+r"""Linear attention in linear time: $\sum_k (q \cdot k)\, v = q \sum_k k v^\top$.
+
+Without a normalisation and with a linear value network nothing happens at a pair, so keys and
+values can be summed up before a query sees them. Of HYLA this is not true: its φ sits on each pair.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 128
+# Smaller heads are the tasks' little models, on sequences shorter than a chunk.
+MIN_WIDTH = 32
+
+
+def why_unsupported(
+    q: Tensor, k: Tensor, *, bias: Tensor | None, mask: Tensor | None, causal: bool
+) -> str | None:
+    """Say why sums of keys and values cannot compute this, or return None if they can."""
+    if q.shape[-1] < MIN_WIDTH:
+        return f"linear attention is summed up for heads of {MIN_WIDTH} and more"
+    if bias is not None or mask is not None:
+        return "linear-time attention takes neither a bias nor a mask other than causal"
+    if causal and q.shape[1] not in (1, k.shape[1]):
+        return "linear-time causal attention takes one query or as many as there are keys"
+    return None
+
+
+def linear_time_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:
+    """Attend from q [B, Tq, H, D] to k and v [B, Tk, H, Dv]; sums over chunks are float32."""
+    q = q * scale
+    if not causal or q.shape[1] == 1:
+        return torch.einsum("bqhd,bhde->bqhe", q, _sum(k, v).to(q.dtype))
+    batch, tokens = q.shape[:2]
+    missing = -tokens % CHUNK
+    if missing:  # zeros add nothing
+        q, k, v = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in (q, k, v))
+    q, k, v = (x.unflatten(1, (-1, CHUNK)).flatten(0, 1) for x in (q, k, v))  # [B · N, C, H, D]
+    inside = torch.einsum("bqhd,bkhd->bhqk", q, k).tril()
+    out = torch.einsum("bhqk,bkhe->bqhe", inside, v)
+    sums = _sum(k, v).unflatten(0, (batch, -1))
+    before = (sums.cumsum(1) - sums).flatten(0, 1).to(q.dtype)
+    out = out + torch.einsum("bqhd,bhde->bqhe", q, before)
+    return out.unflatten(0, (batch, -1)).flatten(1, 2)[:, :tokens]
+
+
+def _sum(k: Tensor, v: Tensor) -> Tensor:
+    return torch.einsum("bkhd,bkhe->bhde", k, v).to(torch.promote_types(k.dtype, torch.float32))

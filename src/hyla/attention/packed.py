@@ -1,0 +1,116 @@
+"""Attention over sequences of different lengths, packed one after the other without padding."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from hyla.attention.api import attention as attend
+from hyla.attention.api import in_autocast_dtype
+from hyla.attention.dispatch import say_once, try_fused
+from hyla.attention.spec import AttentionSpec, resolve_spec
+from hyla.attention.validation import check_arguments
+
+
+def packed_attention(
+    q: Float[Tensor, "tokens H D"],
+    k: Float[Tensor, "tokens H D"],
+    v: Float[Tensor, "tokens H D"],
+    cu_seqlens: Int[Tensor, " sequences+1"],
+    *,
+    max_seqlen: int | None = None,
+    attention: str | AttentionSpec = "hyla",
+    causal: bool = False,
+    scale: float | None = None,
+    eps: float = 1e-6,
+    backend: str = "auto",
+) -> Float[Tensor, "tokens H D"]:
+    """Attend within each sequence: tokens see nothing of other sequences.
+
+    Args:
+        q: queries of all sequences [tokens, H, D].
+        k: keys.
+        v: values.
+        cu_seqlens: where each sequence starts, from 0 to the number of tokens: int32
+            [sequences + 1], the cumulative lengths as flash-attention takes them.
+        max_seqlen: an upper bound on the lengths; without it they are read back from the device.
+        attention: a preset name or an `AttentionSpec`.
+        causal: a token sees those before it and itself.
+        scale: of the dot products; 1/sqrt(D) by default.
+        eps: added to the mean square by RMSHead.
+        backend: "reference" (one sequence after the other), "fused" (runs or raises) or "auto".
+    """
+    spec = resolve_spec(attention)
+    _check(q, k, v, cu_seqlens, spec, eps, backend)
+    if backend == "fused" or (backend == "auto" and q.is_cuda):
+        from hyla.attention.kernels.packing import Packing  # not without a GPU
+
+        starts = cu_seqlens.to(q.device, torch.int32)
+        longest = int(starts.diff().max()) if max_seqlen is None else max_seqlen
+        fused = try_fused(
+            *(in_autocast_dtype(x).unsqueeze(0) for x in (q, k, v)),
+            spec=spec,
+            scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale,
+            eps=eps,
+            causal=causal,
+            packing=Packing(starts, starts, longest, longest),
+            if_faster=backend == "auto",
+        )
+        if isinstance(fused, Tensor):
+            return fused.squeeze(0)
+        if backend == "fused":
+            raise ValueError(f"backend 'fused' cannot compute this: {fused}; use 'auto'")
+        say_once(fused)
+    sequences = [x.tensor_split(cu_seqlens[1:-1].cpu()) for x in (q, k, v)]
+    outputs = [
+        attend(
+            *(x.unsqueeze(0) for x in one),
+            attention=spec,
+            causal=causal,
+            scale=scale,
+            eps=eps,
+            backend="reference",
+        ).squeeze(0)
+        for one in zip(*sequences, strict=True)
+    ]
+    return torch.cat(outputs)
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    spec: AttentionSpec,
+    eps: float,
+    backend: str,
+) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != 3 or len(x) != len(q):
+            raise ValueError(
+                f"{name} must be [tokens, heads, head size] with the tokens of all sequences, "
+                f"got {tuple(x.shape)}"
+            )
+    if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or cu_seqlens.is_floating_point():
+        raise ValueError(
+            "cu_seqlens must be the integer starts of the sequences and the number of tokens, "
+            f"[sequences + 1], got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
+        )
+    if not cu_seqlens.is_cuda and (
+        cu_seqlens[0] != 0 or cu_seqlens[-1] != len(q) or (cu_seqlens.diff() < 0).any()
+    ):
+        raise ValueError(
+            f"cu_seqlens must rise from 0 to the number of tokens, {len(q)}, "
+            f"got {cu_seqlens.tolist()[:8]}"
+        )
+    check_arguments(
+        *(x.unsqueeze(0) for x in (q, k, v)),
+        spec=spec,
+        bias=None,
+        mask=None,
+        value_weight=None,
+        code_multiplier=None,
+        eps=eps,
+        backend=backend,
+    )

@@ -1,0 +1,77 @@
+"""The latent code by itself: of all query-key pairs, or of a few without all the others."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from hyla.attention.chunking import and_causal
+from hyla.attention.reference import latent_code
+from hyla.attention.spec import AttentionSpec
+
+
+def codes_of_pairs(
+    q: Float[Tensor, "B Tq H D"],
+    k: Float[Tensor, "B Tk H D"],
+    pairs: Int[Tensor, "P 2"],
+    *,
+    spec: AttentionSpec,
+    scale: float | None = None,
+    eps: float = 1e-6,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    code_multiplier: Tensor | None = None,
+) -> Float[Tensor, "B P H"]:
+    """Return the code of each (query, key) in `pairs`; negative positions count from the end.
+
+    Only the rows of the pairs' queries are computed: a softmax needs all keys of a row, and
+    nothing needs more. `attention` documents the other arguments.
+    """
+    queries, keys = pairs.to(q.device).unbind(dim=1)
+    if causal:
+        mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
+    bias, mask, code_multiplier = (_rows(x, queries) for x in (bias, mask, code_multiplier))
+    rows = codes_of_all(
+        q[:, queries],
+        k,
+        spec=spec,
+        scale=scale,
+        eps=eps,
+        bias=bias,
+        mask=mask,
+        code_multiplier=code_multiplier,
+    )
+    each = torch.arange(len(pairs), device=rows.device)
+    return rows[:, :, each, keys].transpose(1, 2)
+
+
+def codes_of_all(
+    q: Float[Tensor, "B Tq H D"],
+    k: Float[Tensor, "B Tk H D"],
+    *,
+    spec: AttentionSpec,
+    scale: float | None = None,
+    eps: float = 1e-6,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    code_multiplier: Tensor | None = None,
+) -> Float[Tensor, "B H Tq Tk"]:
+    """Return the code of every pair; `attention` documents the arguments."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if causal:
+        mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
+    with torch.autocast(q.device.type, enabled=False):  # the reference picks its own precision
+        code = latent_code(q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask)
+    if code_multiplier is not None:
+        code = code * code_multiplier.to(code.dtype)
+    return code.to(q.dtype)
+
+
+def _rows(x: Tensor | None, queries: Int[Tensor, " P"]) -> Tensor | None:
+    """Pick rows of the query axis of a tensor that broadcasts to [B, H, Tq, Tk], if it has one."""
+    if x is None or x.ndim < 2 or x.shape[-2] == 1:
+        return x
+    return x[..., queries, :]

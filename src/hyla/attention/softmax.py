@@ -1,0 +1,31 @@
+"""Softmax attention by PyTorch's own fused kernels."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+# Smaller heads are the tasks' little models, which run under vmap, where these kernels do not.
+MIN_WIDTH = 32
+
+
+def why_unsupported(
+    q: Tensor, k: Tensor, *, bias: Tensor | None, mask: Tensor | None, causal: bool
+) -> str | None:
+    """Say why PyTorch's kernels cannot compute this, or return None if they can."""
+    if q.shape[-1] < MIN_WIDTH:
+        return f"softmax attention is fused for heads of {MIN_WIDTH} and more"
+    if bias is not None or mask is not None:
+        return "fused softmax attention takes neither a bias nor a mask other than causal"
+    if causal and q.shape[1] not in (1, k.shape[1]):
+        # Theirs lets the first query see the first key; ours, the last the last.
+        return "fused causal softmax takes one query or as many as there are keys"
+    return None
+
+
+def fused_softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float
+) -> Tensor:
+    """Attend from q [B, Tq, H, D] to k and v [B, Tk, H, D]."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    causal = causal and q.shape[2] > 1
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    return out.transpose(1, 2)

@@ -1,0 +1,54 @@
+"""Builds kernels for the CPU, in place of NVRTC, so that their arithmetic is tested without a GPU.
+
+Everything but the compiler and the matrix instructions is the code that runs on a GPU.
+"""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+from hyla.attention.kernels.formula import read_sources
+
+HERE = Path(__file__).parent
+
+
+class HostBuilds:
+    """Compiles a kernel with g++, each set of macros once."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.kernels = {}
+
+    def load_kernel(self, source, name, macros, device):
+        key = (name, *sorted(macros.items()))
+        if key not in self.kernels:
+            tensor_core = (HERE / "tensor_core_host.h").read_text(encoding="utf-8")
+            source = source.replace(read_sources("tensor_core.cuh"), tensor_core)
+            kernel = self.folder / f"kernel{len(self.kernels)}.cu"
+            kernel.write_text(source, encoding="utf-8")
+            definitions = {**macros, "ENTRY": name, "KERNEL_SOURCE": f'"{kernel}"'}
+            if "struct Memory" in source:
+                definitions["SHARED_STRUCT"] = "Memory"
+            library = kernel.with_suffix(".so")
+            subprocess.run(
+                [
+                    *("g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"),
+                    "-D_FORTIFY_SOURCE=0",  # longjmp between stacks is what we want
+                    *(f"-D{name}={value}" for name, value in definitions.items()),
+                    *("-x", "c++", str(HERE / "kernel_host.h"), "-o", str(library)),
+                ],
+                check=True,
+            )
+            self.kernels[key] = HostKernel(ctypes.CDLL(str(library)))
+        return self.kernels[key]
+
+
+class HostKernel:
+    def __init__(self, library):
+        self.library = library
+
+    def launch(self, blocks, threads, arguments, shared_bytes=0):
+        if shared_bytes:
+            self.library.shared_bytes.restype = ctypes.c_size_t
+            assert shared_bytes == self.library.shared_bytes(), "host and kernel disagree"
+        self.library.launch(blocks, threads, ctypes.byref(arguments))

@@ -1,0 +1,282 @@
+"""The large-head and decoding kernels without a GPU: their sources built for the CPU.
+
+The matrix instructions are replaced by `tensor_core_host.h`; tiles, pitches, the order of keys and
+queries in registers, the Python around them and the operator are what runs on a GPU.
+"""
+
+import shutil
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from kernel_host import HostBuilds
+
+from hyla.attention import AttentionSpec, attention
+from hyla.attention.kernels import decode, large_head
+from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.ops import choose_kernel, fused_attention
+from hyla.attention.kernels.packing import Packing
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None or not sys.platform.startswith("linux"),
+    reason="the host build of the kernel needs g++ and ucontext (Linux)",
+)
+
+SCALE, EPS = 0.2, 1e-6
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory):
+    return HostBuilds(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(autouse=True)
+def host(builds, monkeypatch):
+    empty = torch.empty
+
+    def poisoned(*shape, **like):  # what the kernel forgets to write must not look like a result
+        return empty(*shape, **like).fill_(float("nan"))
+
+    for module in (large_head, decode):
+        monkeypatch.setattr(module, "load_kernel", builds.load_kernel)
+        monkeypatch.setattr(module, "DEVICES", ("cuda", "cpu"))
+        monkeypatch.setattr(module.torch, "empty", poisoned)
+
+
+@dataclass(frozen=True)
+class Case:
+    H: int
+    D: int
+    Tq: int
+    Tk: int
+    B: int = 1
+    biases: int = 0  # 0: no bias
+    causal: bool = False
+    padding: bool = False
+    normalisation: str = "rms_head"
+    phi: str = "silu"  # smooth: rounding decides nothing
+    deterministic: bool = False
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def spec(self):
+        return AttentionSpec(normalisation=self.normalisation, value="hidden", phi=self.phi)
+
+    @property
+    def formula(self):
+        member = {"normalisation": self.normalisation, "value": "hidden", "phi": self.phi}
+        return Formula(**member, scale=SCALE, eps=EPS, causal=self.causal)
+
+
+CASES = [
+    Case(8, 64, 20, 40),
+    Case(8, 64, 33, 33, causal=True, deterministic=True),
+    Case(8, 16, 17, 17, causal=True, phi="gelu", normalisation="none", dtype=torch.float16),
+    Case(3, 32, 40, 9, B=2, biases=1),
+    Case(3, 32, 9, 18, B=2, biases=2, causal=True, deterministic=True),
+    Case(12, 80, 9, 18, causal=True, phi="identity"),
+    Case(16, 64, 18, 18, causal=True, padding=True, B=2),
+    Case(24, 32, 10, 20, phi="gelu_tanh"),
+    Case(1, 24, 5, 3, causal=True, normalisation="none"),
+]
+
+
+def draw(case):
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator).to(case.dtype)
+
+    q, upstream = (normal(case.B, case.Tq, case.H, case.D) for _ in "qg")
+    k, v = (normal(case.B, case.Tk, case.H, case.D) for _ in "kv")
+    bias = normal(case.biases, case.H, case.Tq, case.Tk) if case.biases else None
+    padding = torch.rand(case.B, case.Tk, generator=generator) > 0.3 if case.padding else None
+    return (q, k, v, bias), padding, upstream
+
+
+def exact(case, q, k, v, bias, padding):
+    return attention(
+        *(q, k, v),
+        attention=case.spec,
+        bias=bias,
+        mask=None if padding is None else padding[:, None, None],
+        causal=case.causal,
+        scale=SCALE,
+        eps=EPS,
+        backend="reference",
+    )
+
+
+def fused(case, q, k, v, bias, padding):
+    options = {"bias": bias, "padding": padding, "deterministic": case.deterministic}
+    return fused_attention("large_head", q, k, v, formula=case.formula, **options)
+
+
+def with_gradients(function, case, inputs, padding, upstream, dtype):
+    leaves = [None if x is None else x.detach().to(dtype).requires_grad_() for x in inputs]
+    output = function(case, *leaves, padding)
+    output.backward(upstream.to(dtype))
+    return [output.detach(), *(x.grad for x in leaves if x is not None)]
+
+
+def relative_error(got, want):
+    return ((got.double() - want).norm() / want.norm()).item()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output_and_gradients(case):
+    inputs, padding, upstream = draw(case)
+    want = with_gradients(exact, case, inputs, padding, upstream, torch.float64)
+    got = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
+    for name, ours, truth in zip(("output", "dq", "dk", "dv", "dbias"), got, want, strict=False):
+        assert relative_error(ours, truth) < 2 * unit, name
+
+
+@pytest.mark.parametrize("keys", [16, 32])
+@pytest.mark.parametrize("queries", [16, 32, 64])
+def test_every_plan_computes_the_same(queries, keys):
+    case = Case(8, 32, 70, 40, causal=True)
+    (q, k, v, _), _, _ = draw(case)
+    plan = large_head.Plan(queries=queries, keys=keys, warps=queries // 16 * 2)
+    given = (q, k, v, None, None, None, case.formula)
+    got = large_head.forward(*given, plan=plan)
+    torch.testing.assert_close(got, large_head.forward(*given))
+
+
+def test_relu_of_the_forward_is_exact_where_it_is_zero():
+    case = Case(8, 32, 16, 16, phi="relu")
+    (q, k, v, _), _, _ = draw(case)
+    got = fused(case, q, k, -v.abs() * 0 - 1, None, None)
+    want = exact(case, q.double(), k.double(), -v.double().abs() * 0 - 1, None, None)
+    assert relative_error(got, want) < 2**-7
+
+
+def test_packed_sequences_do_not_see_each_other():
+    case = Case(8, 32, 37, 37, causal=True)
+    (q, k, v, _), _, upstream = draw(case)
+    starts = torch.tensor([0, 5, 5, 22, 37], dtype=torch.int32)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    packing = Packing(starts, starts, 17, 17)
+    together = fused_attention("large_head", *leaves, packing=packing, formula=case.formula)
+    gradients = torch.autograd.grad(together, leaves, upstream)
+    for a, b in ((0, 5), (5, 22), (22, 37)):
+        alone = [x[:, a:b].detach().requires_grad_() for x in leaves]
+        output = fused(case, *alone, None, None)
+        torch.testing.assert_close(together[:, a:b], output)
+        for whole, part in zip(
+            gradients, torch.autograd.grad(output, alone, upstream[:, a:b]), strict=True
+        ):
+            torch.testing.assert_close(whole[:, a:b], part)
+
+
+def test_strided_and_expanded_inputs():
+    case = Case(8, 32, 18, 18)
+    generator = torch.Generator().manual_seed(1)
+    packed = torch.randn(2, 18, 3, 8, 32, generator=generator).to(torch.bfloat16)
+    q, k, v = packed.unbind(2)
+    heads_first = q.transpose(1, 2).contiguous().transpose(1, 2)
+    expected = fused(case, *(x.contiguous() for x in (q, k, v)), None, None)
+    assert torch.equal(fused(case, q, k, v, None, None), expected)
+    assert torch.equal(fused(case, heads_first, k, v, None, None), expected)
+    misaligned = torch.cat([q.flatten()[:1], q.flatten()])[1:].view(q.shape)
+    assert torch.equal(fused(case, misaligned, k, v, None, None), expected)
+    shared = fused(case, q, k[:1].expand(2, -1, -1, -1), v, None, None)
+    assert torch.equal(shared[0], expected[0])
+
+
+def test_vmap_folds_a_population_into_the_batch():
+    case = Case(4, 32, 9, 9)
+    generator = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(3, 2, 9, 4, 32, generator=generator).to(torch.bfloat16) for _ in "qkv")
+
+    def one(q, k, v):
+        return fused(case, q, k, v, None, None)
+
+    alone = torch.stack([one(*x) for x in zip(q, k, v, strict=True)])
+    assert torch.equal(torch.func.vmap(one)(q, k, v), alone)
+
+
+def test_compiles_as_one_graph():
+    case = Case(8, 64, 20, 40)
+    inputs, _, upstream = draw(case)
+    compiled = torch.compile(fused, fullgraph=True, backend="aot_eager")
+    want = with_gradients(fused, case, inputs, None, upstream, torch.bfloat16)
+    got = with_gradients(compiled, case, inputs, None, upstream, torch.bfloat16)
+    torch.testing.assert_close(got, want)
+
+
+def test_shared_memory_is_what_the_kernel_counts(builds):
+    # The host build compares on every launch; here every pass of the cases above must have one.
+    test_output_and_gradients(CASES[1])
+    names = {dict(key[1:]).get("PASS") for key in builds.kernels}
+    assert {0, 1, 2} <= names
+
+
+def test_large_shapes_that_do_not_fit_say_so():
+    q = torch.zeros(1, 4, 32, 128, dtype=torch.bfloat16, requires_grad=True)
+    formula = Case(32, 128, 4, 4).formula
+    reason = large_head.why_unsupported(q, q, q, None, None, None, formula)
+    assert reason is not None
+    assert "shared memory" in reason
+    with torch.no_grad():
+        assert (
+            large_head.why_unsupported(q[:, :, :16], *[q[:, :, :16]] * 2, *[None] * 3, formula)
+            is None
+        )
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("up to 32 heads", {"q": torch.zeros(1, 4, 33, 32, dtype=torch.bfloat16)}),
+        ("bfloat16 or float16", {"q": torch.zeros(1, 4, 8, 32)}),
+        ("'softmax'", {"formula": replace(Case(8, 32, 4, 4).formula, normalisation="softmax")}),
+        ("'linear'", {"formula": replace(Case(8, 32, 4, 4).formula, value="linear")}),
+    ],
+)
+def test_says_why_it_cannot_run(message, change):
+    q = change.get("q", torch.zeros(1, 4, 8, 32, dtype=torch.bfloat16))
+    formula = change.get("formula", Case(8, 32, 4, 4).formula)
+    with pytest.raises(ValueError, match=message):
+        fused_attention("large_head", q, q, q, formula=formula)
+
+
+DECODE = [
+    Case(8, 64, 1, 200, B=2, dtype=torch.float32),
+    Case(12, 80, 1, 70, B=2, biases=1, padding=True),
+    Case(3, 8, 1, 5, B=2, biases=2, dtype=torch.float16),
+    Case(16, 128, 1, 65, padding=True, normalisation="none", dtype=torch.float32),
+]
+
+
+def test_decoding_from_an_odd_address():
+    case = DECODE[0]
+    (q, k, v, _), _, _ = draw(case)
+    odd = torch.cat([k.flatten()[:1], k.flatten()])[1:].view(k.shape)
+    expected, got = (
+        fused_attention("decode", q, keys, v, formula=case.formula) for keys in (k, odd)
+    )
+    assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("case", DECODE, ids=str)
+def test_decoding(case):
+    (q, k, v, bias), padding, _ = draw(case)
+    double = [None if x is None else x.double() for x in (q, k, v, bias)]
+    want = exact(case, *double, padding)
+    if padding is not None:  # what is padded may hold anything
+        k, v = (x.masked_fill(~padding[:, :, None, None], float("nan")) for x in (k, v))
+    options = {"bias": bias, "padding": padding, "packing": None, "formula": case.formula}
+    assert choose_kernel(q, k, v, **options) == ("decode", "")
+    got = fused_attention("decode", q, k, v, bias=bias, padding=padding, formula=case.formula)
+    unit = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
+    assert relative_error(got, want) < unit
+
+
+def test_decoding_has_no_gradient():
+    q, k = (torch.zeros(1, T, 8, 32, requires_grad=True) for T in (1, 3))
+    formula = Case(8, 32, 1, 3).formula
+    with pytest.raises(ValueError, match="no gradient"):
+        fused_attention("decode", q, k, k, formula=formula)

@@ -1,0 +1,74 @@
+"""What is fast without a kernel of ours, codes of single pairs, and packed sequences."""
+
+import pytest
+import torch
+
+from attention_inputs import operands
+from hyla.attention import attention, packed_attention
+
+
+def wide(name, tokens=300, queries=None):
+    generator = torch.Generator().manual_seed(0)
+    T = {"q": queries or tokens, "k": tokens, "v": tokens}
+    q, k, v = (torch.randn(2, T[x], 3, 32, generator=generator, dtype=torch.float64) for x in "qkv")
+    return q, k, v, {"attention": name}
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear"])
+@pytest.mark.parametrize(
+    ("causal", "queries"), [(False, None), (True, None), (True, 1), (False, 7)]
+)
+def test_fused_paths_of_softmax_and_linear_agree_with_the_equations(name, causal, queries):
+    q, k, v, options = wide(name, queries=queries)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    results = []
+    for backend in ("fused", "reference"):
+        out = attention(*leaves, causal=causal, backend=backend, **options)
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear"])
+def test_fused_paths_refuse_what_they_would_get_wrong(name):
+    q, k, v, options = wide(name, tokens=9, queries=4)
+    with pytest.raises(ValueError, match="as many as there are keys"):
+        attention(q, k, v, causal=True, backend="fused", **options)
+    with pytest.raises(ValueError, match="neither a bias nor a mask"):
+        attention(q, k, v, bias=torch.zeros(4, 9).double(), backend="fused", **options)
+
+
+@pytest.mark.parametrize("name", ["hyla", "softmax", "linear", "hyla_plus_softmax"])
+def test_codes_of_chosen_pairs_are_those_of_all(name):
+    q, k, v, options = operands(name)
+    options |= {"causal": True, "bias": torch.randn(3, 5, 5)}
+    pairs = torch.tensor([[0, 0], [4, 1], [-1, -2], [1, 4]])
+    out, all_codes = attention(q, k, v, return_code=True, **options)
+    same, codes = attention(q, k, v, return_code=pairs, **options)
+    torch.testing.assert_close(same, out)
+    torch.testing.assert_close(codes, all_codes[:, :, pairs[:, 0], pairs[:, 1]].transpose(1, 2))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_sequences_are_computed_one_by_one(causal):
+    q, k, v = (torch.randn(11, 3, 4) for _ in "qkv")
+    out = packed_attention(q, k, v, torch.tensor([0, 4, 4, 11]), causal=causal)
+    for a, b in ((0, 4), (4, 11)):
+        alone = attention(*(x[None, a:b] for x in (q, k, v)), causal=causal)
+        torch.testing.assert_close(out[a:b], alone[0])
+
+
+@pytest.mark.parametrize(
+    ("starts", "message"),
+    [
+        (torch.tensor([0, 4, 10]), "rise from 0 to the number of tokens, 11"),
+        (torch.tensor([0, 9, 4, 11]), "rise from 0"),
+        (torch.tensor([0.0, 11.0]), "integer starts"),
+        (torch.tensor(11), "integer starts"),
+    ],
+)
+def test_packed_sequences_are_checked(starts, message):
+    q = torch.randn(11, 3, 4)
+    with pytest.raises(ValueError, match=message):
+        packed_attention(q, q, q, starts)
+    with pytest.raises(ValueError, match="tokens of all sequences"):
+        packed_attention(q[None], q, q, torch.tensor([0, 11]))

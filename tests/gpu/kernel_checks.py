@@ -1,0 +1,83 @@
+"""What the GPU tests of the kernels share: draws, the exact result, and how far one may be off."""
+
+import torch
+
+from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.ops import choose_kernel, fused_attention
+from hyla.attention.phi import PHIS
+from hyla.attention.reference import reference_attention
+from hyla.attention.spec import AttentionSpec
+
+SCALE, EPS = 0.7, 1e-6
+HYLA = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
+# Roundings of the largest entry.
+FLOOR = {torch.float32: 4e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
+
+
+def normal(*shape, dtype=torch.float32, scale=1.0):
+    return (scale * torch.randn(*shape, device="cuda")).to(dtype)
+
+
+def _mask(q, k, padding, causal):
+    mask = torch.ones(1, 1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device)
+    if causal:
+        mask = mask.tril(k.shape[1] - q.shape[1])
+    return mask if padding is None else mask & padding[:, None, None]
+
+
+def reference(q, k, v, bias=None, padding=None, *, causal=False, **member):
+    """Compute as `hyla.attention` does without kernels: half precision in float32."""
+    if bias is not None:
+        bias = bias.repeat_interleave(q.shape[0] // bias.shape[0], dim=0)
+    options = {"scale": SCALE, "eps": EPS, "bias": bias, "mask": _mask(q, k, padding, causal)}
+    return reference_attention(q, k, v, spec=AttentionSpec(**member), **options)[0]
+
+
+def einsums(q, k, v, bias=None, padding=None, *, causal=False, normalisation, value, phi):
+    """Compute in the dtype of q throughout, sums aside: what one would write without a kernel."""
+    scores = torch.einsum("bqhd,bkhd->bhqk", q * SCALE, k)
+    if bias is not None:
+        scores = scores + bias.to(q.dtype).repeat_interleave(len(q) // len(bias), dim=0)
+    code = scores * _mask(q, k, padding, causal)
+    if normalisation == "rms_head":
+        mean = code.float().square().mean(1, keepdim=True)
+        code = code * (mean + EPS).rsqrt().to(q.dtype)
+    if value == "linear":
+        return torch.einsum("bhqk,bkhd->bqhd", code, v)
+    hidden = PHIS[phi](torch.einsum("bhqk,bkhd->bqkd", code, v))
+    return torch.einsum("bhqk,bqkd->bqhd", code, hidden)
+
+
+def fused(q, k, v, bias=None, padding=None, *, causal=False, deterministic=False, **member):
+    formula = Formula(scale=SCALE, eps=EPS, causal=causal, **member)
+    masks = {"bias": bias, "padding": padding, "packing": None}
+    kernel, reason = choose_kernel(q, k, v, **masks, formula=formula)
+    assert kernel is not None, reason
+    return fused_attention(kernel, q, k, v, **masks, formula=formula, deterministic=deterministic)
+
+
+def with_gradients(function, tensors, padding, upstream, dtype, **options):
+    leaves = [None if x is None else x.detach().to(dtype).requires_grad_() for x in tensors]
+    output = function(*leaves, padding, **options)
+    output.backward(upstream.to(dtype))
+    return [output.detach(), *(x.grad for x in leaves if x is not None)]
+
+
+def assert_as_good_as_torch(tensors, padding=None, *, baseline=reference, **options):
+    """Hold output and gradients to twice the error of `baseline` in the same dtype."""
+    dtype = tensors[0].dtype
+    upstream = torch.randn_like(tensors[0])
+    exact = with_gradients(reference, tensors, padding, upstream, torch.float64, **options)
+    plain = with_gradients(baseline, tensors, padding, upstream, dtype, **options)
+    ours = with_gradients(fused, tensors, padding, upstream, dtype, **options)
+    for name, truth, theirs, mine in zip(
+        ("output", "dq", "dk", "dv", "dbias"), exact, plain, ours, strict=False
+    ):
+        error, allowed = (_size(x.double() - truth, baseline) for x in (mine, theirs))
+        allowed = 2 * allowed + FLOOR[dtype] * _size(truth, baseline)
+        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+def _size(x, baseline):
+    """The largest entry; in half precision the norm: at ReLU's kink, rounding decides entries."""
+    return (x.abs().max() if baseline is reference else x.norm()).item()
