@@ -54,7 +54,7 @@ def test_help_of_train_teaches(capsys):
     shown = capsys.readouterr().out
     for part in ("Examples", "--model.num-layers", "Steps between evaluations.", "default: laptop"):
         assert part in shown
-    assert "sraven: M: integers in a panel." in shown
+    assert "sraven: M: features that follow a rule." in shown
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ def test_help_names_the_subcommands(capsys):
     shown = output(capsys, "show", "--help")
     assert "Examples" in shown
     assert "--task.num-features" in shown
+    assert "fuzzy" not in shown
+    assert "num-terms" not in shown
 
 
 def test_show_prints_the_instance_of_the_address(capsys):
@@ -56,6 +58,12 @@ def test_show_answer_says_whether_there_are_others(capsys):
     shown = output(capsys, "show", "--index", str(AMBIGUOUS), "--answer")
     assert "Ambiguous: readings of the context prescribe 2 answers" in shown
     assert re.search(r"7 6 0 0 +0\.5 +the answer", shown)
+
+
+def test_show_distractors(capsys):
+    shown = output(capsys, "show", "--task.num-distractors", "2", "--answer")
+    assert shown.count("● distractor") == 2
+    assert "the solver takes no distractors" in shown
 
 
 def test_show_readings(capsys):
@@ -106,7 +114,13 @@ def test_audit_as_table_and_as_json(capsys):
         (["show", "--index", "-1"], "index must lie in [0, 4294967296)"),
         (["show", "--shapes"], "add --svg FILE or --png FILE"),
         (["show", "--task.num-features", "1"], "num_features must be at least 2"),
-        (["show", "--task.num-terms", "3"], "a setting of the task fuzzy, not of sraven"),
+        (["show", "--task.num-terms", "3"], "Unknown option: --task.num-terms"),
+        (["show", "--task.num-distractors", "1", "--readings"], "does not work with distractors"),
+        (
+            ["export", "out", "--instances", "5", "--task.num-distractors", "1"],
+            "export without them (--no-labels)",
+        ),
+        (["audit", "--task.num-distractors", "1"], "the audit does not work with distractors"),
         (
             ["show", "--task.num-features", "6", "--svg", "a.svg", "--shapes"],
             "draw the instance with numbers instead",

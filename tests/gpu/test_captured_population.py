@@ -79,7 +79,9 @@ def test_a_run_resumes_on_the_gpu(tmp_path, monkeypatch):
         assert one["metrics"]["ood/r2"] == pytest.approx(other["metrics"]["ood/r2"], rel=1e-2)
 
 
-def test_too_little_memory_splits_the_population(tmp_path, capsys):
+def test_too_little_memory_splits_the_population(tmp_path, capsys, monkeypatch):
+    # Each size of population would be compiled anew: minutes, and nothing about memory.
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     settings = config(
         "sraven",
         "paper",

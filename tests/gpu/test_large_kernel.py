@@ -196,7 +196,9 @@ def test_compiled_captured_and_under_autocast():
 
     def step(function):
         output = function(*leaves)
-        return output, *torch.autograd.grad(output.square().sum(), leaves)
+        gradients = torch.autograd.grad(output.square().sum(), leaves)
+        # Detached: a living graph would tie the leaves to this stream, and break the capture.
+        return output.detach(), *gradients
 
     eager = step(layer)
     compiled = torch.compile(layer, fullgraph=True)

@@ -103,6 +103,19 @@ def test_scores(gym):
         strict.score_answer("[0, 0, 0, 0]", {"answer": "blue"})
 
 
+def test_distractors_are_not_scored(gym):
+    data = dataset(gym, seed=0, num_distractors=2)
+    entry = data[3]
+    assert entry["metadata"]["rules"].count("distractor") == 2
+    assert "The other 2 are distractors" in entry["question"]
+    answer, scored = entry["metadata"]["panels"][-1][-1], entry["metadata"]["scored"]
+    assert scored.count(False) == 2
+    guess = [v if s else (v + 1) % 8 for v, s in zip(answer, scored, strict=True)]
+    assert data.score_answer(str(guess), entry) == 1.0
+    guess[scored.index(True)] = (answer[scored.index(True)] + 1) % 8
+    assert data.score_answer(str(guess), entry) == 0.0
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -151,6 +151,23 @@ def test_distribute_three_uses_all_sets_and_orders():
     assert chi_square(orders.double()) < 30  # 5 degrees, and rows share a set
 
 
+@pytest.mark.parametrize("split", ["train", "ood_unpermuted"])
+def test_without_distribute_three_values_may_be_fewer_than_columns(split):
+    rules = tuple(name for name in PAPER_RULES if name != "distribute_three")
+    config = SravenConfig(num_features=3, num_values=2, grid_size=4, rules=rules)
+    panels, drawn, permutations = (
+        Sraven(config).sampler(split, seeds=[0], batch_size=50).instances(0)
+    )
+    for grid, names, orders in zip(
+        panels[0].tolist(), drawn[0].tolist(), permutations[0].tolist(), strict=True
+    ):
+        for number, feature in zip(names, undo_permutations(grid, orders), strict=True):
+            assert obeys(rules[number], feature, 2)
+    solution = Solver(config)(panels[0], permuted=split == "train")
+    for index, truth in enumerate(panels[0, :, -1, -1].tolist()):
+        assert tuple(truth) in {answer.panel for answer in solution.answers(index)}
+
+
 def test_a_rule_is_one_function_and_its_inverse():
     def inverse(context: Context):
         *_, before_last, last = context.columns
@@ -196,7 +213,11 @@ def test_dimensions():
         ({"num_values": -2}, "num_values must be at least 1, got -2"),
         ({"grid_size": 0}, "grid_size must be at least 1, got 0"),
         ({"grid_size": 1}, "grid_size must be at least 2, got 1"),
-        ({"num_values": 3, "grid_size": 4}, "num_values must be at least grid_size=4.*got 3"),
+        ({"num_values": 1, "rules": ("constant",)}, r"num_values must be at least 2.*got 1"),
+        (
+            {"num_values": 3, "grid_size": 4},
+            "distribute_three cannot fill a grid of size 4 with 3 values; raise num_values",
+        ),
         ({"rules": ("constant", "adition")}, r"'adition' is not one of.*did you mean 'addition'"),
         ({"rules": ()}, "non-empty"),
         ({"rules": ("constant", "constant")}, "rules must be"),

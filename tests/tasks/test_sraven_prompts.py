@@ -55,6 +55,16 @@ def test_a_grid_of_another_size_is_refused():
         to_prompt(panels, config=SravenConfig(num_features=5))
 
 
+def test_a_value_out_of_range_is_refused_but_in_the_hidden_panel():
+    grid = [[[1, 2] for _ in range(3)] for _ in range(3)]
+    config = SravenConfig(num_features=2)
+    grid[-1][-1] = [-1, -1]
+    to_prompt(grid, config=config)
+    grid[1][2][0] = 8
+    with pytest.raises(ValueError, match=r"shows 8 at position 0 of the panel in row 1, column 2"):
+        to_prompt(grid, config=config)
+
+
 @pytest.mark.parametrize(
     "reply",
     [

@@ -1,8 +1,8 @@
-"""Instances a second of the SRAVEN solver, beside brute force, and the cost of unambiguous batches.
+"""Instances a second of the SRAVEN solver, beside brute force; the cost of unambiguous training.
 
 Brute force goes through all correspondences between the columns and all rules of the features:
 (4!)² · 8⁴ readings of an instance of the paper's setting. The solver is timed only after its
-posteriors agree with it.
+posteriors agree with it, and unambiguous batches only after the solver finds them so.
 """
 
 import itertools
@@ -16,14 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hyla.benchmarks.training import Case, build, steps_per_second
 from hyla.tasks import Sraven, SravenConfig
-from hyla.tasks.sraven import RULES, Solver
-from hyla.tasks.sraven.ambiguity import Conflicts
+from hyla.tasks.sraven import RULES, Solver, ambiguous_by_definition
+from hyla.tasks.sraven.conflicts import Conflicts
 from hyla.tasks.sraven.threads import prescriptions, thread_context
 
 INSTANCES = {"cpu": 2**15, "cuda": 2**20}  # in a call of the solver
 CHECKED = 20  # instances solved both ways
-MEMBERS, BATCH_SIZE = 12, 128  # of a population in training
+MEMBERS = {"cpu": 1, "cuda": 12}  # of a population in training
+PRECISION = {"cpu": "float32", "cuda": "tf32"}
+BATCH_SIZE = 128
 REPETITIONS = 10
 
 
@@ -41,38 +44,73 @@ def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
     )
     _check(solver, permuted[:CHECKED].cpu(), config)
 
-    def row(what: str, instances: int, call: Callable[[], Any]) -> dict[str, Any]:
-        duration = _duration(call, device, seconds)
-        return {
-            "what": what,
-            "instances_per_call": instances,
-            "instances_per_second": instances / duration,
-            "milliseconds_per_call": 1000 * duration,
-        }
-
     one = permuted[0].cpu()
-    yield row("brute force, on the CPU", 1, lambda: brute_force(one, config))
-    yield row("solver, permuted", size, lambda: solver(permuted))
-    yield row("solver, unpermuted", size, lambda: solver(unpermuted, permuted=False))
-    conflicts = Conflicts(config, permuted=True, device=device)
-    some = permuted[: MEMBERS * BATCH_SIZE]
-    yield row("conflict with the truth", len(some), lambda: conflicts(some))
+    yield _row(
+        "brute force, on the CPU", 1, _duration(lambda: brute_force(one, config), device, seconds)
+    )
+    for what, call in {
+        "solver, permuted": lambda: solver(permuted),
+        "solver, unpermuted": lambda: solver(unpermuted, permuted=False),
+    }.items():
+        yield _row(what, size, _duration(call, device, seconds))
+    yield from _cost_of_rejection(solver, device, seconds)
+
+
+def _cost_of_rejection(
+    solver: Solver, device: torch.device, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Yield the time of plain and of unambiguous batches, and of training steps on them."""
+    members = MEMBERS[device.type]
+    instances = members * BATCH_SIZE
     index = torch.zeros((), dtype=torch.int64, device=device)
-    for unambiguous in (False, True):
-        sampler = Sraven(SravenConfig(unambiguous=unambiguous)).sampler(
-            "train", seeds=range(MEMBERS), batch_size=BATCH_SIZE, device=device
+    samplers = {
+        what: Sraven(SravenConfig(unambiguous=what == "unambiguous")).sampler(
+            "train", seeds=range(members), batch_size=BATCH_SIZE, device=device
         )
-        call: Callable[[Tensor], Any] = sampler
-        if device.type == "cuda":  # as in training
-            call = torch.compile(sampler, fullgraph=True, dynamic=False)
-        name = "unambiguous batches" if unambiguous else "plain batches"
-        yield row(name, MEMBERS * BATCH_SIZE, lambda call=call: call(index))
+        for what in ("plain", "unambiguous")
+    }
+    panels = {what: sampler.instances(0).panels[0] for what, sampler in samplers.items()}
+    if ambiguous_by_definition(solver(panels["unambiguous"])).any():
+        raise RuntimeError("the unambiguous mode drew an instance that the solver finds ambiguous")
+    grids = panels["plain"].permute(2, 1, 3, 0)
+    conflicts = Conflicts(solver.config, permuted=True, device=device)
+    yield _row("check of a batch", BATCH_SIZE, _duration(lambda: conflicts(grids), device, seconds))
+    for what, sampler in samplers.items():
+        duration = _duration(lambda sampler=sampler: sampler(index), device, seconds)
+        yield _row(f"{what} batches, not compiled", instances, duration)
+    plain, unambiguous = (_step_duration(what, device, seconds) for what in samplers)
+    yield _row("training step, plain", instances, plain)
+    yield _row(
+        "training step, unambiguous", instances, unambiguous, f"{unambiguous / plain - 1:+.1%}"
+    )
+
+
+def _step_duration(what: str, device: torch.device, seconds: float) -> float:
+    torch.compiler.reset()  # the compiler's limit per function counts across populations
+    case = Case(
+        task="sraven",
+        attention="hyla",
+        members=MEMBERS[device.type],
+        precision=PRECISION[device.type],
+        settings={"unambiguous": what == "unambiguous"},
+    )
+    return 1 / steps_per_second(build(case, device), device, seconds)
+
+
+def _row(what: str, instances: int, duration: float, over_plain: str = "") -> dict[str, Any]:
+    return {
+        "what": what,
+        "instances_per_call": instances,
+        "instances_per_second": instances / duration,
+        "milliseconds_per_call": 1000 * duration,
+        "over_plain": over_plain,
+    }
 
 
 def brute_force(panels: Tensor, config: SravenConfig) -> dict[tuple[int, ...], float]:
     """The posterior of each answer of one instance [G, G, M], from all conceivable readings."""
     M, K, G = config.num_features, config.num_values, config.grid_size
-    context = thread_context(panels.unsqueeze(-1), num_values=K, permuted=True)
+    context = thread_context(panels.transpose(0, 1).unsqueeze(-1), num_values=K, permuted=True)
     found = prescriptions(context, config.rules)
     shape = (M,) * G
     fits = torch.stack([one.fits.squeeze(-1).expand(shape).flatten() for one in found], -1)

@@ -5,8 +5,8 @@ The authors' figures were measured with their JAX release (on an H200 and on 2 C
 """
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -38,6 +38,8 @@ class Case:
     attention: str
     members: int
     precision: str = "float32"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Where the task departs from the paper's."""
 
 
 CASES = {
@@ -83,7 +85,7 @@ def measure_case(case: Case, device: torch.device, seconds: float) -> dict[str, 
     error = float((losses - _reference_losses(case, device)).abs().max())
     if not error <= TOLERANCE[case.precision]:
         raise RuntimeError(f"{case}: training losses differ from the reference path by {error:.2e}")
-    rate = _steps_per_second(population, device, seconds)
+    rate = steps_per_second(population, device, seconds)
     row = {
         "task": case.task,
         "attention": case.attention,
@@ -113,6 +115,7 @@ def build(
         merge(
             load_preset(case.task, "paper"),
             {
+                "task": case.settings,
                 "model": {"attention": case.attention, "backend": backend},
                 "members": {"seed": list(range(case.members))},
             },
@@ -137,8 +140,8 @@ def _reference_losses(case: Case, device: torch.device) -> torch.Tensor:
     return reference.mean_losses()
 
 
-def _steps_per_second(population: Population, device: torch.device, seconds: float) -> float:
-    """Median rate of slices that together last about `seconds`."""
+def steps_per_second(population: Population, device: torch.device, seconds: float) -> float:
+    """Return the median rate of slices that together last about `seconds`."""
     rates, slice_steps, deadline = [], 1, time.monotonic() + seconds
     while time.monotonic() < deadline or len(rates) < 3:
         began = time.monotonic()

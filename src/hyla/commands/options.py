@@ -53,11 +53,11 @@ def _model_options() -> type:
     # --attention has an option of its own; the tasks give vectors, so there are no tokens to tie;
     # and the backend changes no numbers.
     without = (*DERIVED_FROM_TASK, "attention", "inputs", "tied", "backend")
-    return _options("ModelOptions", _fields(TransformerConfig, without=without))
+    return make_options("ModelOptions", optional_fields(TransformerConfig, without=without))
 
 
 def _evaluation_options() -> type:
-    return _options("EvaluationOptions", _fields(Evaluation))
+    return make_options("EvaluationOptions", optional_fields(Evaluation))
 
 
 def _task_options() -> type:
@@ -66,11 +66,15 @@ def _task_options() -> type:
     for task, config in TASK_CONFIGS.items():
         others = [other for name, other in TASK_CONFIGS.items() if name != task]
         shared = set.intersection(*(_field_names(other) for other in others))
-        fields = _fields(config, label=f"{task}: ", unlabelled=shared) | fields
-    return _options("TaskOptions", fields)
+        fields = optional_fields(config, label=f"{task}: ", unlabelled=shared) | fields
+    return make_options("TaskOptions", fields)
 
 
-def _fields(
+def _sraven_options() -> type:
+    return make_options("SravenOptions", optional_fields(TASK_CONFIGS["sraven"]))
+
+
+def optional_fields(
     config: type,
     *,
     without: Sequence[str] = (),
@@ -90,7 +94,8 @@ def _fields(
     }
 
 
-def _options(name: str, fields: dict[str, Any]) -> type:
+def make_options(name: str, fields: dict[str, Any]) -> type:
+    """Make a class of options, all None, that cyclopts turns into `--group.field`."""
     return dataclasses.make_dataclass(
         name,
         [(field, kind, dataclasses.field(default=None)) for field, kind in fields.items()],
@@ -121,8 +126,9 @@ def _field_docs(config: type) -> dict[str, str]:
 
 
 if typing.TYPE_CHECKING:  # a class made at run time is no type to a type checker
-    ModelOptions = TaskOptions = EvaluationOptions = object
+    ModelOptions = TaskOptions = SravenOptions = EvaluationOptions = object
 else:
     ModelOptions = _model_options()
     TaskOptions = _task_options()
+    SravenOptions = _sraven_options()
     EvaluationOptions = _evaluation_options()

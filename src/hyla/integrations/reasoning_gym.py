@@ -51,6 +51,8 @@ class SravenDatasetConfig:
     split_seed: int = 0
     """Which combinations of rules are held out."""
     num_features: int = 4
+    num_distractors: int = 0
+    """Features of random values; what is answered for them does not count."""
     num_values: int = 8
     grid_size: int = 3
     rules: tuple[str, ...] = PAPER_RULES
@@ -78,6 +80,7 @@ class SravenDatasetConfig:
         """The part of this that describes the task."""
         return SravenConfig(
             num_features=self.num_features,
+            num_distractors=self.num_distractors,
             num_values=self.num_values,
             grid_size=self.grid_size,
             rules=tuple(self.rules),
@@ -115,8 +118,10 @@ class SravenDataset(ProceduralDataset):
                 "panels": problem.panels,
                 "rules": problem.rules,
                 "permutations": problem.permutations,
+                "scored": problem.scored,
                 "difficulty": {
                     "num_features": problem.config.num_features,
+                    "num_distractors": problem.config.num_distractors,
                     "num_values": problem.config.num_values,
                 },
             },
@@ -126,13 +131,19 @@ class SravenDataset(ProceduralDataset):
         """Score a reply in [0, 1] by the last panel that it holds."""
         if not isinstance(answer, str):
             return 0.0
-        target = parse_answer(entry["answer"], self.config.num_features)
+        size = self.config.task().panel_size
+        target = parse_answer(entry["answer"], size)
         if target is None:
             raise ValueError(
-                f"entry['answer'] must be a list of {self.config.num_features} integers, as this "
-                f"dataset writes it, got {entry['answer']!r}"
+                f"entry['answer'] must be a list of {size} integers, as this dataset writes it, "
+                f"got {entry['answer']!r}"
             )
-        return score_answer(answer, target, partial_credit=self.config.partial_credit)
+        return score_answer(
+            answer,
+            target,
+            scored=entry["metadata"]["scored"],
+            partial_credit=self.config.partial_credit,
+        )
 
 
 register_dataset(DATASET_NAME, SravenDataset, SravenDatasetConfig)

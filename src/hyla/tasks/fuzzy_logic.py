@@ -172,6 +172,24 @@ def term_name(term: int, num_variables: int) -> str:
     return "∧".join(f"{'¬' * (term >> i & 1)}x{i + 1}" for i in range(num_variables))
 
 
+def term_negations(
+    num_variables: int, *, device: torch.device | str = "cpu"
+) -> Float[Tensor, "terms l"]:
+    """For every term, 1 for the variables that it negates and 0 for the others."""
+    terms = torch.arange(2**num_variables, device=device)
+    variables = torch.arange(num_variables, device=device)
+    return ((terms[:, None] >> variables) & 1).to(torch.float32)
+
+
+def evaluate(
+    negations: Float[Tensor, "*b k l"], points: Float[Tensor, "*b l t"]
+) -> Float[Tensor, "*b t"]:
+    """The values of functions, given by the negations of their K terms, at points of their own."""
+    # |x - 1| = 1 - x for the negated variables, |x - 0| = x for the others.
+    literals = (points.unsqueeze(-3) - negations.unsqueeze(-1)).abs_()  # [..., K, L, T]
+    return literals.amin(dim=-2).amax(dim=-2)
+
+
 class _FuzzyLogicSampler(Sampler):
     def __init__(
         self,
@@ -191,9 +209,7 @@ class _FuzzyLogicSampler(Sampler):
         self._point_counters = counters(
             1, config.num_variables * config.sequence_length, device=device
         )
-        terms = torch.arange(2**config.num_variables, device=device)
-        variables = torch.arange(config.num_variables, device=device)
-        self._negations = ((terms[:, None] >> variables) & 1).to(torch.float32)  # [terms, L]
+        self._negations = term_negations(config.num_variables, device=device)
         self._fixed = self._fixed_positions(split)
         fixed_stream = RandomStream(seeds=seeds, name="fuzzy logic/fixed points", device=device)
         instance_zero = torch.zeros(1, dtype=torch.int64, device=device)
@@ -207,7 +223,7 @@ class _FuzzyLogicSampler(Sampler):
         terms = pick_combinations(self._combinations, choice)
         points = self._points(keys)
         points[..., self._fixed] = self._fixed_points[..., self._fixed]
-        targets = self._evaluate(terms, points)
+        targets = evaluate(self._negations[terms], points)
         return Batch(_tokens(points, targets), targets, terms)
 
     def _fixed_positions(self, split: str) -> slice:
@@ -223,14 +239,6 @@ class _FuzzyLogicSampler(Sampler):
         addresses = Keys(keys.first.unsqueeze(-1), keys.second.unsqueeze(-1))
         uniform = to_uniform(random_words(addresses, self._point_counters))
         return uniform.unflatten(-1, (self._config.num_variables, self._config.sequence_length))
-
-    def _evaluate(
-        self, terms: Int64[Tensor, "p b k"], points: Float[Tensor, "p b l t"]
-    ) -> Float[Tensor, "p b t"]:
-        negations = self._negations[terms].unsqueeze(-1)  # [P, B, K, L, 1]
-        # |x - 1| = 1 - x for the negated variables, |x - 0| = x for the others.
-        literals = (points.unsqueeze(-3) - negations).abs_()  # [P, B, K, L, T]
-        return literals.amin(dim=-2).amax(dim=-2)
 
 
 def _tokens(

@@ -109,6 +109,9 @@ class TrainConfig:
         tree = dataclasses.asdict(self)
         for name in DERIVED_FROM_TASK:
             del tree["model"][name]
+        # A setting that came later: at its default, earlier runs keep their names.
+        if tree["task"].get("num_distractors") == 0:
+            del tree["task"]["num_distractors"]
         # Which implementation computes does not change what is computed.
         del tree["model"]["backend"]
         if not isinstance(tree["model"]["attention"], str):
@@ -126,13 +129,18 @@ def load_preset(task: str, scale: str) -> dict[str, Any]:
             raise ValueError(
                 f"{name} {value!r} is unknown{nearest(value, options)}; choose from {options}"
             )
-    text = resources.files("hyla.training.presets").joinpath(f"{task}.yaml").read_text()
+    return read_preset(task, scale) | {"task_name": task}
+
+
+def read_preset(name: str, scale: str) -> dict[str, Any]:
+    """Return the tree of a preset file at a scale."""
+    text = resources.files("hyla.training.presets").joinpath(f"{name}.yaml").read_text()
     scales = yaml.safe_load(text)
     tree: dict[str, Any] = {}
     # Each scale states only where it departs from the paper.
     for level in ("paper", scale):
         tree = merge(tree, scales[level])
-    return tree | {"task_name": task}
+    return tree
 
 
 def read_settings(path: Path, *, example: str) -> dict[str, Any]:
@@ -174,20 +182,20 @@ def config_from_tree(tree: Mapping[str, Any]) -> TrainConfig:
             f"task_name {name!r} is unknown{nearest(name, TASKS)}; choose from {TASKS}"
         )
     task_class, build = _TASKS[name]
-    task = _build(task_class, tree.pop("task", {}), "task")
+    task = build_settings(task_class, tree.pop("task", {}), "task")
     derived = {field: getattr(build(task), field) for field in DERIVED_FROM_TASK}
-    model = _settings(tree.pop("model", {}), "model")
+    model = settings_by_name(tree.pop("model", {}), "model")
     for key in derived:
         if key in model:
             raise ValueError(f"model.{key} follows from the task; leave it out")
-    return _build(
+    return build_settings(
         TrainConfig,
         tree
         | {
             "task": task,
-            "model": _build(TransformerConfig, model | derived, "model"),
+            "model": build_settings(TransformerConfig, model | derived, "model"),
             "members": members_from_tree(tree.get("members", ())),
-            "evaluation": _build(Evaluation, tree.get("evaluation", {}), "evaluation"),
+            "evaluation": build_settings(Evaluation, tree.get("evaluation", {}), "evaluation"),
         },
         "",
     )
@@ -199,15 +207,15 @@ def members_from_tree(members: Any) -> tuple[Member, ...]:
         members = expand_members(members)
     elif not isinstance(members, list | tuple):
         raise ValueError(f"members must be a list of models or a grid of lists, got {members!r}")
-    return tuple(_build(Member, member, "members") for member in members)
+    return tuple(build_settings(Member, member, "members") for member in members)
 
 
-def _build(cls: type, values: Mapping[str, Any], path: str) -> Any:
+def build_settings(cls: type, values: Mapping[str, Any], path: str) -> Any:
     """Construct a dataclass, naming the first key that is unknown, missing or of a wrong type."""
     prefix = f"{path}." if path else ""
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
-    for key in _settings(values, path):
+    for key in settings_by_name(values, path):
         if key not in fields:
             raise ValueError(f"{prefix}{key} is not a setting{nearest(key, fields)}")
     for name, spec in fields.items():
@@ -216,7 +224,8 @@ def _build(cls: type, values: Mapping[str, Any], path: str) -> Any:
     return cls(**{k: _convert(v, hints[k], prefix + k) for k, v in values.items()})
 
 
-def _settings(values: Any, path: str) -> dict[str, Any]:
+def settings_by_name(values: Any, path: str) -> dict[str, Any]:
+    """Return a copy of a tree's branch; a ValueError if it is none."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{path} must hold settings by name, got {values!r}")
     return dict(values)

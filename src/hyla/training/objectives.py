@@ -61,27 +61,34 @@ class Regression:
 
 
 class Classification:
-    """SRAVEN: cross-entropy of the query tokens; right means that all features are right."""
+    """SRAVEN: cross-entropy of the query tokens; right means that all features are right.
+
+    Distractors, which no rule determines, play no part in the loss nor in any metric. Their labels
+    are the number after the last rule's.
+    """
 
     headline = "accuracy"
 
-    def __init__(self, num_queries: int, rule_names: tuple[str, ...]):
+    def __init__(self, num_queries: int, rule_names: tuple[str, ...], *, num_distractors: int = 0):
         self.num_queries = num_queries
         self.rule_names = rule_names
+        self.num_distractors = num_distractors
+        self._queries_per_scored = num_queries / (num_queries - num_distractors)
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Mean cross-entropy over instances and features."""
-        return self._cross_entropy(logits, batch).mean()
+        return self._cross_entropy(logits, batch).mean() * self._queries_per_scored
 
     def sums(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Counts of right instances, right features, and right features by rule."""
-        right = self._queries(logits).argmax(-1) == batch.targets
-        rules = F.one_hot(batch.labels, len(self.rule_names))
+        scored = self._scored(batch)
+        right = scored & (self._queries(logits).argmax(-1) == batch.targets)
+        rules = F.one_hot(batch.labels, len(self.rule_names) + 1)[..., :-1]
         return {
             "instances": logits.new_full((), len(right), dtype=torch.float32),
-            "loss": self._cross_entropy(logits, batch).mean(-1).sum(),
-            "accuracy": right.all(-1).float().sum(),
-            "feature_accuracy": right.float().mean(-1).sum(),
+            "loss": self._cross_entropy(logits, batch).mean(-1).sum() * self._queries_per_scored,
+            "accuracy": (right == scored).all(-1).float().sum(),
+            "feature_accuracy": right.float().mean(-1).sum() * self._queries_per_scored,
             "rule_right": (rules * right.unsqueeze(-1)).float().sum((0, 1)),
             "rule_count": rules.float().sum((0, 1)),
         }
@@ -98,11 +105,19 @@ class Classification:
     def _queries(self, logits: Tensor) -> Tensor:
         return logits[:, -self.num_queries :].float()
 
+    def _scored(self, batch: Batch) -> Tensor:
+        """Which queries count: those that are no distractors."""
+        if not self.num_distractors:
+            return torch.ones_like(batch.labels, dtype=torch.bool)
+        return batch.labels < len(self.rule_names)
+
     def _cross_entropy(self, logits: Tensor, batch: Batch) -> Tensor:
+        """The loss of each query, 0 for distractors."""
         logits = self._queries(logits)
-        return F.cross_entropy(
+        losses = F.cross_entropy(
             logits.flatten(0, 1), batch.targets.flatten(), reduction="none"
         ).view(batch.targets.shape)
+        return losses.where(self._scored(batch), 0.0)
 
 
 def objective_of(task: Task) -> Objective:
@@ -110,5 +125,7 @@ def objective_of(task: Task) -> Objective:
     if isinstance(task, FuzzyLogic):
         return Regression()
     if isinstance(task, Sraven):
-        return Classification(task.num_queries, task.config.rules)
+        return Classification(
+            task.num_queries, task.config.rules, num_distractors=task.config.num_distractors
+        )
     raise ValueError(f"no objective is known for {type(task).__name__}; pass one explicitly")

@@ -7,7 +7,9 @@ from cyclopts import Parameter
 
 from hyla.commands.exits import usage_errors
 from hyla.commands.output import console, table
+from hyla.commands.sraven.progress import instances_bar
 from hyla.commands.sraven.task import TaskSettings, task_config
+from hyla.tasks.sraven import Sraven
 from hyla.tasks.sraven.audit import audit as measure
 from hyla.training.loop import resolve_device
 
@@ -23,8 +25,8 @@ def audit(
     """Measure how ambiguous the instances are, and how well the best and the blind can do.
 
     For each split: the share of instances with several answers, by the paper's definition and by
-    the authors' criterion; the accuracy of the most probable answer, which no model can beat; and
-    that of simple guesses.
+    the authors' released check; the accuracy of the most probable answer, which no model can beat;
+    and that of simple guesses.
 
     Parameters
     ----------
@@ -40,7 +42,9 @@ def audit(
     with usage_errors():
         config = task_config(task_options)
         where = resolve_device(device)
-        rows = measure(config, instances, seed=seed, device=where)
+        screen = console()
+        with instances_bar(screen, instances * len(Sraven(config).splits)) as advance:
+            rows = measure(config, instances, seed=seed, device=where, on_progress=advance)
     if as_json:
         print(json.dumps(rows, indent=1))
         return
@@ -53,7 +57,6 @@ def audit(
     names = [name for name in rows[0] if f"{name}_se" in rows[0]]
     for name in names:
         shown.add_row(name.replace("_", " "), *(f"{100 * row[name]:.2f}" for row in rows))
-    screen = console()
     screen.print(shown)
     # Each with its own would be wider than a terminal.
     largest = max(row[f"{name}_se"] for row in rows for name in names)

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from hyla.commands.exits import UsageError, usage_errors
 from hyla.commands.output import console
 from hyla.commands.sraven.files import write_errors
+from hyla.commands.sraven.progress import instances_bar
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.training.loop import resolve_device
 
@@ -66,16 +66,9 @@ def export(
         where = resolve_device(device)
         check_destination(out)
     screen = console()
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    bars = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
-    with bars as progress, write_errors(out):
-        bar = progress.add_task("Instances", total=instances * len(settings.splits))
-        files = write_dataset(
-            out,
-            settings,
-            device=where,
-            on_progress=lambda number: progress.advance(bar, number),
-        )
+    total = instances * len(settings.splits)
+    with instances_bar(screen, total) as advance, write_errors(out):
+        files = write_dataset(out, settings, device=where, on_progress=advance)
     size = sum(path.stat().st_size for path in files)
     screen.print(
         f"{instances:,} instances of each of {', '.join(settings.splits)} in {out} "

@@ -72,12 +72,16 @@ def show(
         name = split if permuted else _unpermuted(split)
         problem = Problems(config, name, seed=seed)[index]
         picture = (draw_shapes if shapes else draw_numbers)(problem, answer=answer)
-        solver = Solver(config) if answer or readings else None
+        # Without the solver the answer can still be shown; readings cannot.
+        judged = readings or (answer and not config.num_distractors)
+        solver = Solver(config) if judged else None
     screen = console()
     screen.print(f"SRAVEN: {problem.address}", highlight=False)
     screen.print(to_text(problem, answer=answer))
     if solver is not None:
         _show_answers(screen, problem, solver)
+    elif answer:
+        screen.print("\nWhether other answers fit is not known: the solver takes no distractors.")
     if readings and solver is not None:
         grid = torch.tensor(problem.panels)
         _show_readings(screen, solver.readings(grid, permuted=problem.permuted))

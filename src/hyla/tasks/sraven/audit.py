@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +21,12 @@ _CHUNK = {"cpu": 2**14, "cuda": 2**18}
 
 
 def audit(
-    config: SravenConfig, instances: int, *, seed: int = 0, device: torch.device | str = "cpu"
+    config: SravenConfig,
+    instances: int,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    on_progress: Callable[[int], None] = lambda instances: None,
 ) -> list[dict[str, Any]]:
     """Look at the first `instances` instances of every split of `seed`; one row a split.
 
@@ -35,14 +41,23 @@ def audit(
       - `blind_guess`, `majority`, `rule_of_row_one`: accuracies of these heuristics. The marginals
         of the blind guess come from the instances that follow those audited.
 
-    An answer is right if all its entries are.
+    An answer is right if all its entries are. `on_progress` is called with the number of instances
+    audited since its last call.
     """
     check_positive(instances=instances)
-    return [_audit_split(config, split, instances, seed, device) for split in SIDE_OF_SPLIT]
+    config.refuse_distractors("the audit")
+    return [
+        _audit_split(config, split, instances, seed, device, on_progress) for split in SIDE_OF_SPLIT
+    ]
 
 
 def _audit_split(
-    config: SravenConfig, split: str, instances: int, seed: int, device: torch.device | str
+    config: SravenConfig,
+    split: str,
+    instances: int,
+    seed: int,
+    device: torch.device | str,
+    on_progress: Callable[[int], None],
 ) -> dict[str, Any]:
     task = Sraven(config)
     permuted = not split.endswith("unpermuted")
@@ -74,6 +89,7 @@ def _audit_split(
             numbers = values.to(torch.float64)
             sums[name] = sums.get(name, 0.0) + float(numbers.sum())
             squares[name] = squares.get(name, 0.0) + float((numbers**2).sum())
+        on_progress(len(panels))
 
     row: dict[str, Any] = {"split": split, "permuted": permuted, "instances": instances}
     for name in sums:

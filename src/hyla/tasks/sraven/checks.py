@@ -11,7 +11,7 @@ from hyla.tasks.sraven.config import SravenConfig
 
 def check_panels(panels: Int[Tensor, "b rows columns m"], config: SravenConfig) -> None:
     """Raise a ValueError if these are not grids of `config`; the query panels do not matter."""
-    M, K, G = config.num_features, config.num_values, config.grid_size
+    M, K, G = config.panel_size, config.num_values, config.grid_size
     if panels.ndim != 4 or tuple(panels.shape[1:]) != (G, G, M):
         raise ValueError(
             f"panels must have the shape [batch, {G}, {G}, {M}] (rows, columns, features), got "

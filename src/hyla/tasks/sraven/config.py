@@ -8,13 +8,16 @@ from hyla._errors import nearest
 from hyla.tasks.base import check_combinable, check_positive
 from hyla.tasks.sraven.rules import PAPER_RULES, RULES
 
+DISTRACTOR = "distractor"
+"""Stands for the rule of a feature that follows none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SravenConfig:
     """Size, rules and split of SRAVEN; the defaults are the paper's."""
 
     num_features: int = 4
-    """M: integers in a panel."""
+    """M: features that follow a rule."""
     num_values: int = 8
     """K: an integer lies in [0, K)."""
     grid_size: int = 3
@@ -25,21 +28,55 @@ class SravenConfig:
     """Share of the rule combinations that training never shows."""
     unambiguous: bool = False
     """Reject instances whose context allows several answers (see `SravenSampler`)."""
+    num_distractors: int = 0
+    """D: further features, of random values, that follow no rule; they are never scored."""
+
+    @property
+    def panel_size(self) -> int:
+        """Integers in a panel: one for each feature, distractors included."""
+        return self.num_features + self.num_distractors
+
+    @property
+    def distractor_label(self) -> int:
+        """What stands for the rule of a feature that has none: the number after the last rule."""
+        return len(self.rules)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """What the labels of features stand for: the rules, and none."""
+        return (*self.rules, DISTRACTOR)
 
     def __post_init__(self) -> None:
         check_combinable(num_features=self.num_features)
         check_positive(num_values=self.num_values, grid_size=self.grid_size)
         if self.grid_size < 2:
             raise ValueError(f"grid_size must be at least 2, got {self.grid_size}")
-        if self.num_values < self.grid_size:
+        if self.num_values < 2:
             raise ValueError(
-                f"num_values must be at least grid_size={self.grid_size}, because "
-                f"distribute_three draws that many distinct values, got {self.num_values}"
+                "num_values must be at least 2, because of one value there is nothing to predict, "
+                f"got {self.num_values}"
             )
         for name in self.rules:
             if name not in RULES:
                 raise ValueError(
                     f"rules: {name!r} is not one of {', '.join(RULES)}" + nearest(name, RULES)
                 )
+            if RULES[name].count(self.num_values, self.grid_size) == 0:
+                raise ValueError(
+                    f"rules: {name} cannot fill a grid of size {self.grid_size} with "
+                    f"{self.num_values} values; raise num_values, or name the rules without it"
+                )
         if len(set(self.rules)) != len(self.rules) or not self.rules:
             raise ValueError(f"rules must be a non-empty set of names, got {self.rules}")
+        if self.num_distractors < 0:
+            raise ValueError(f"num_distractors must not be negative, got {self.num_distractors}")
+        if self.unambiguous:
+            self.refuse_distractors("unambiguous=True")
+
+    def refuse_distractors(self, what: str) -> None:
+        """Raise a ValueError if there are distractors; `what` needs readings, and has none then."""
+        if self.num_distractors:
+            raise ValueError(
+                f"{what} does not work with distractors: a reading would also have to say which "
+                f"positions follow no rule; set num_distractors to 0, got {self.num_distractors}"
+            )

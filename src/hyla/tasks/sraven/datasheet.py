@@ -28,9 +28,10 @@ def datasheet(
 ) -> str:
     """The datasheet as Markdown; its head tells `datasets.load_dataset` where the splits are."""
     config = description["config"]
-    size, num_features, num_values = (
-        config[name] for name in ("grid_size", "num_features", "num_values")
+    size, num_features, num_values, num_distractors = (
+        config[name] for name in ("grid_size", "num_features", "num_values", "num_distractors")
     )
+    panel_size = num_features + num_distractors
     splits = description["splits"]
     files = [f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits]
     sides = {name: len(combinations) for name, combinations in manifest.sides.items()}
@@ -41,6 +42,7 @@ def datasheet(
             *("configs:", "- config_name: default", "  data_files:", *files, "---"),
         ]
     )
+    distractors = _DISTRACTORS.format(number=num_distractors) if num_distractors else ""
     limits = "\n".join(
         [
             _AMBIGUITY_REJECTED if config["unambiguous"] else _AMBIGUITY,
@@ -54,10 +56,10 @@ def datasheet(
 ## What it is
 
 Abstract reasoning problems after Raven's progressive matrices, from the paper "Attention as a
-Hypernetwork". An instance is a grid of {size} × {size} panels; a panel is {num_features} integers
+Hypernetwork". An instance is a grid of {size} × {size} panels; a panel is {panel_size} integers
 in [0, {num_values}). Each of {num_features} features follows one rule along every row, and each
 column shows the features in an order of its own, the same for all its rows. The last panel is to
-be predicted from the others; a prediction is right if all its integers are.
+be predicted from the others; a prediction is right if all its integers are.{distractors}
 
 ## How it was generated
 
@@ -102,6 +104,11 @@ problems = datasets.load_dataset("parquet", data_files="data/{splits[0]}-*.parqu
 MIT, as hyla.
 """
 
+
+_DISTRACTORS = """
+
+Among the features are {number} distractors: they follow no rule, all their values are random. What
+is predicted for them does not count."""
 
 _AMBIGUITY = """\
 - **Ambiguity.** Some contexts fit several readings (choices of rules and of which positions belong

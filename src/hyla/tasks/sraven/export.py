@@ -80,6 +80,11 @@ class ExportSettings:
                 f"columns of int8 hold up to {_MOST_VALUES} values, got "
                 f"num_values={self.config.num_values}"
             )
+        if self.labels and self.config.num_distractors:
+            raise ValueError(
+                "labels come from the solver, which does not know distractors: export without "
+                "them (--no-labels)"
+            )
         if self.labels:
             Solver(self.config)  # complains about sizes that it cannot solve
 
@@ -150,11 +155,11 @@ def check_destination(out: Path) -> None:
 def schema(settings: ExportSettings) -> pa.Schema:
     """The columns and their types; the description of the dataset is in the metadata."""
     config = settings.config
-    panel = pa.list_(pa.int8(), config.num_features)
+    panel = pa.list_(pa.int8(), config.panel_size)
     types: dict[str, pa.DataType] = {
         "context": pa.list_(panel, config.grid_size**2 - 1),
         "query": panel,
-        "rules": pa.list_(pa.string(), config.num_features),
+        "rules": pa.list_(pa.string(), config.panel_size),
         "permutations": pa.list_(panel, config.grid_size),
         "split": pa.string(),
         "seed": pa.int64(),
@@ -176,9 +181,9 @@ def _column_docs(settings: ExportSettings) -> dict[str, str]:
     config = settings.config
     docs = {
         "context": f"the {config.grid_size**2 - 1} context panels, row by row, each of "
-        f"{config.num_features} integers in [0, {config.num_values})",
+        f"{config.panel_size} integers in [0, {config.num_values})",
         "query": "the panel to predict, the last of the grid, as its column shows it",
-        "rules": "the rule of each feature",
+        "rules": "the rule of each feature" + ", or `distractor`" * (config.num_distractors > 0),
         "permutations": "position m of the panels of column c shows feature `permutations[c][m]`",
         "split": "name of the split",
         "seed": "seed of the split's combinations and of the instances",
@@ -234,11 +239,11 @@ def _instance_arrays(
 ) -> dict[str, pa.Array]:
     count = len(instances.rules)
     panels = instances.panels.flatten(1, 2)
-    names = pa.array(settings.config.rules).take(pa.array(_numpy(instances.rules.flatten())))
+    names = pa.array(settings.config.label_names).take(pa.array(_numpy(instances.rules.flatten())))
     return {
         "context": _nested_lists(panels[:, :-1]),
         "query": _nested_lists(panels[:, -1]),
-        "rules": pa.FixedSizeListArray.from_arrays(names, settings.config.num_features),
+        "rules": pa.FixedSizeListArray.from_arrays(names, settings.config.panel_size),
         "permutations": _nested_lists(instances.permutations),
         "split": pa.repeat(split, count),
         "seed": pa.repeat(settings.seed, count),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,13 +30,15 @@ from hyla.tasks.randomness import (
     to_arrangements,
     to_integers,
 )
-from hyla.tasks.splits import split_combinations
-from hyla.tasks.sraven.ambiguity import Conflicts
+from hyla.tasks.splits import Combination, split_combinations
 from hyla.tasks.sraven.config import SravenConfig
+from hyla.tasks.sraven.conflicts import Conflicts
 from hyla.tasks.sraven.rules import RULES, Draws
 
-NUM_CANDIDATES = 8
-"""How many instances the unambiguous mode draws for each that it returns."""
+LEFT_AMBIGUOUS = 1e-5
+"""The share of instances that may stay ambiguous in the unambiguous mode ..."""
+MOST_CANDIDATES = 32
+"""... unless they would have to be drawn more often than this to get there."""
 
 SIDE_OF_SPLIT = {
     "train": "train",
@@ -52,7 +57,8 @@ class Instances(NamedTuple):
     panels: Int64[Tensor, "*p b rows columns m"]
     """The whole grid; the last panel is the answer."""
     rules: Int64[Tensor, "*p b m"]
-    """The rule of each feature, as an index into `SravenConfig.rules`."""
+    """The rule of each feature, as an index into `SravenConfig.rules`; the number after the last
+    stands for none, in distractors."""
     permutations: Int64[Tensor, "*p b columns m"]
     """Position m of the panels of column c shows feature `permutations[..., c, m]`."""
 
@@ -61,13 +67,16 @@ class Sraven(Task["SravenSampler"]):
     """Complete a G × G grid of panels of M integers, each feature following a rule along its rows.
 
     A multiset of M rules is drawn and assigned to the features in random order. In each column the
-    features are shown in an order of the column's own, the same for all its rows.
+    features are shown in an order of the column's own, the same for all its rows. Distractors
+    (`SravenConfig.num_distractors`) are features like the others, mixed with them at random, but
+    all their values are independent and uniform.
 
-    Batches:
+    Batches (M counts distractors too):
       - `inputs` [B, G²·M, K]: the panels row by row, in each the features in the order shown, one
         one-hot token each; the M tokens of the last panel are all zero.
       - `targets` [B, M] int64: the last panel, as shown.
-      - `labels` [B, M]: the rule that determines each of the targets.
+      - `labels` [B, M]: the rule that determines each of the targets; for a distractor, which no
+        rule determines, `SravenConfig.distractor_label`. Such targets are not to be scored.
 
     Splits: `train`; `validation` and `test`, new
     instances of training combinations; `ood`, held-out combinations;
@@ -95,22 +104,19 @@ class Sraven(Task["SravenSampler"]):
     @property
     def sequence_length(self) -> int:
         """One token for each feature of each panel."""
-        return self.config.grid_size**2 * self.config.num_features
+        return self.config.grid_size**2 * self.config.panel_size
 
     @property
     def num_queries(self) -> int:
         """The features of the last panel are predicted."""
-        return self.config.num_features
+        return self.config.panel_size
 
     def manifest(self, seed: int) -> Manifest:
         """The multisets of rules in `train` and `ood`."""
-        combinations = list(
-            itertools.combinations_with_replacement(
-                range(len(self.config.rules)), self.config.num_features
-            )
-        )
         split = split_combinations(
-            combinations, held_out_fraction=self.config.held_out_fraction, seed=seed
+            _all_combinations(self.config),
+            held_out_fraction=self.config.held_out_fraction,
+            seed=seed,
         )
         return Manifest(
             task="sraven",
@@ -136,11 +142,10 @@ class Sraven(Task["SravenSampler"]):
 class SravenSampler(Sampler):
     """Samples SRAVEN; beside batches it can return the instances behind them.
 
-    With `SravenConfig(unambiguous=True)` instance n is the first of `NUM_CANDIDATES` draws whose
-    context allows one answer only, by the paper's definition. The first draw is the instance that
-    the plain mode would return. Should all be ambiguous the last is returned as it is; if a
-    fraction q of all instances is ambiguous that happens with probability q^8: once in 90,000
-    instances in the paper's setting.
+    With `SravenConfig(unambiguous=True)` instance n is the first of several draws whose context
+    allows one answer only, by the paper's definition. The first draw is the instance that the plain
+    mode would return. Should all draws be ambiguous, the last is returned as it is. There are so
+    many draws (`num_candidates`) that this happens to fewer than one instance in 100,000.
     """
 
     def __init__(
@@ -154,25 +159,33 @@ class SravenSampler(Sampler):
     ) -> None:
         device = combinations.device
         super().__init__(batch_size=batch_size, device=device)
-        M, K, G = config.num_features, config.num_values, config.grid_size
+        M, K, G = config.panel_size, config.num_values, config.grid_size
         self._config = config
         self._permuted = not split.endswith("unpermuted")
-        self._combinations = combinations
+        # To be laid onto the features, distractors included.
+        self._combinations = torch.nn.functional.pad(
+            combinations, (0, config.num_distractors), value=config.distractor_label
+        )
         self._stream = RandomStream(seeds=seeds, name=f"sraven/{split}", device=device)
         # The random words of an instance: for its combination; for the orders of the features, as
         # the rules are assigned to them and as each column shows them; and for each feature's free
         # values, its distinct symbols and their order in each row.
         self._word_shapes = ((1,), (M, 1 + G), (G, G, M), (G, 1, M), (G, G, M))
         self._num_words = [torch.Size(shape).numel() for shape in self._word_shapes]
-        candidates = NUM_CANDIDATES if config.unambiguous else 1
+        self.num_candidates = num_candidates(config, self._permuted) if config.unambiguous else 1
         total = sum(self._num_words)
         self._counters = (
-            counters(0, candidates * total, device=device).view(candidates, total).t().contiguous()
+            counters(0, self.num_candidates * total, device=device)
+            .view(self.num_candidates, total)
+            .t()
+            .contiguous()
         )
         if config.unambiguous:
             self._conflicts = Conflicts(config, permuted=self._permuted, device=device)
+            self._candidates = torch.arange(self.num_candidates, device=device).view(-1, 1)
         self._feature_radices = arrangement_radices(M, M, device=device)
-        self._symbol_radices = arrangement_radices(K, G, device=device)
+        # With fewer values than columns no rule is left that takes distinct ones.
+        self._symbol_radices = arrangement_radices(max(K, G), G, device=device)
         self._column_radices = arrangement_radices(G, G, device=device)
 
     def __call__(self, index: int | Int64[Tensor, ""]) -> Batch:
@@ -189,28 +202,43 @@ class SravenSampler(Sampler):
         keys = self._stream.keys(self._instance_numbers(index))  # [P, B]
         if not self._config.unambiguous:
             return self._build(random_words(keys, self._counters.unsqueeze(-1)))
-        keys = Keys(*(key.unsqueeze(1) for key in keys))
-        words = random_words(keys, self._counters.view(-1, 1, NUM_CANDIDATES, 1))
-        candidates = self._build(words.flatten(2))
-        return self._first_unambiguous(candidates)
+        # Only the numbers of the chosen candidates are kept; drawing these once more costs less
+        # than finishing all of them.
+        return self._build(random_words(keys, self._counters[:, self._first_unambiguous(keys)]))
 
-    def _first_unambiguous(self, candidates: Instances) -> Instances:
-        """One of each instance's candidates, which are [P, candidates * B]."""
-        conflict = self._conflicts(candidates.panels.flatten(0, 1))
-        size = (len(candidates.panels), NUM_CANDIDATES, self.batch_size)
-        ambiguous = conflict.somewhere.view(size)
-        # The number of candidates rejected in a row from the first; the last is never rejected.
-        choice = ambiguous[:, :-1].to(torch.int64).cumprod(dim=1).sum(dim=1)  # [P, B]
-        rows = choice * self.batch_size + self._offsets
-        chosen = []
-        for field in candidates:
-            flat = field.flatten(2)
-            picked = flat.gather(1, rows.unsqueeze(-1).expand(-1, -1, flat.shape[-1]))
-            chosen.append(picked.unflatten(-1, field.shape[2:]))
-        return Instances(*chosen)
+    def _first_unambiguous(self, keys: Keys) -> Int64[Tensor, "p b"]:
+        """The number of the first candidate with one answer; of the last if there is none."""
+        size = (len(keys.first), self.num_candidates, self.batch_size)
+        of_instances = Keys(*(key.unsqueeze(1) for key in keys))
+        words = random_words(of_instances, self._counters.view(-1, 1, self.num_candidates, 1))
+        # The features' own order serves as well as the orders shown: it has the same readings.
+        grids, _, _ = self._draw_grids(words.flatten(2))
+        ambiguous = self._conflicts(grids.flatten(-2)).view(size)
+        last = self.num_candidates - 1
+        return torch.where(ambiguous, last, self._candidates).amin(dim=1)
 
     def _build(self, words: Int32[Tensor, "words p b"]) -> Instances:
-        """Instances from their random words.
+        """Instances from their random words."""
+        grids, rules, permutations = self._draw_grids(words)
+        if self._permuted:
+            grids = grids.gather(2, permutations.unsqueeze(1).expand_as(grids))
+        else:
+            identity = torch.arange(self._config.panel_size, device=grids.device)
+            permutations = identity.view(1, -1, 1, 1).expand_as(permutations)
+        return Instances(
+            panels=grids.permute(3, 4, 1, 0, 2).contiguous(),
+            rules=rules.movedim(0, -1).contiguous(),
+            permutations=permutations.permute(2, 3, 0, 1).contiguous(),
+        )
+
+    def _draw_grids(
+        self, words: Int32[Tensor, "words p b"]
+    ) -> tuple[
+        Int64[Tensor, "columns rows m p b"],
+        Int64[Tensor, "m p b"],
+        Int64[Tensor, "columns m p b"],
+    ]:
+        """The grid and the rule of each feature, and the orders in which to show the features.
 
         The instances are the innermost axis throughout, because it is the longest.
         """
@@ -230,29 +258,47 @@ class SravenSampler(Sampler):
             free=to_integers(free, self._config.num_values),
             distinct=distinct.expand_as(symbol_orders).gather(0, symbol_orders),
         )
-        grids = self._fill(rules, draws)  # [columns, rows, M, P, B]
-
-        if self._permuted:
-            permutations = orders[:, 1:].transpose(0, 1)
-            grids = grids.gather(2, permutations.unsqueeze(1).expand_as(grids))
-        else:
-            identity = torch.arange(self._config.num_features, device=grids.device)
-            permutations = identity.view(1, -1, 1, 1).expand(grids.shape[0], *rules.shape)
-        return Instances(
-            panels=grids.permute(3, 4, 1, 0, 2).contiguous(),
-            rules=rules.movedim(0, -1).contiguous(),
-            permutations=permutations.permute(2, 3, 0, 1).contiguous(),
-        )
+        return self._fill(rules, draws), rules, orders[:, 1:].transpose(0, 1)
 
     def _fill(
         self, rules: Int64[Tensor, "m p b"], draws: Draws
     ) -> Int64[Tensor, "columns rows m p b"]:
         # Every rule fills every grid, and the one that applies is kept: no shape depends on data.
-        first, *others = (RULES[name].fill(draws) for name in self._config.rules)
-        grids = first
-        for number, grid in enumerate(others, start=1):
-            grids = torch.where(rules == number, grid, grids)
+        grids = draws.free  # what distractors show
+        for number, name in enumerate(self._config.rules):
+            grids = torch.where(rules == number, RULES[name].fill(draws), grids)
         return grids.remainder(self._config.num_values)
+
+
+@functools.cache
+def num_candidates(config: SravenConfig, permuted: bool) -> int:
+    """How often instances are drawn, so that few stay ambiguous (see `LEFT_AMBIGUOUS`).
+
+    It follows from the share of ambiguous ones among 4,096 instances of all combinations of rules.
+    These are always the same, so the number depends on the configuration alone.
+    """
+    combinations = torch.tensor(_all_combinations(config)).unsqueeze(0)
+    sampler = SravenSampler(
+        dataclasses.replace(config, unambiguous=False),
+        "candidates" if permuted else "candidates_unpermuted",
+        seeds=[0],
+        combinations=combinations,
+        batch_size=4096,
+    )
+    panels = sampler.instances(0).panels[0]
+    ambiguous = Conflicts(config, permuted=permuted)(panels.permute(2, 1, 3, 0))
+    # One more than were found, for none among so many does not mean that there are none; and two
+    # standard errors, to be on the safe side.
+    share = (int(ambiguous.sum()) + 1) / (len(panels) + 1)
+    share += 2 * math.sqrt(share * (1 - share) / len(panels))
+    if share >= 1:
+        return MOST_CANDIDATES
+    return min(MOST_CANDIDATES, math.ceil(math.log(LEFT_AMBIGUOUS) / math.log(share)))
+
+
+def _all_combinations(config: SravenConfig) -> list[Combination]:
+    rules = range(len(config.rules))
+    return list(itertools.combinations_with_replacement(rules, config.num_features))
 
 
 def encode(

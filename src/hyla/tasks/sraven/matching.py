@@ -7,10 +7,11 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int16, Int64
+from jaxtyping import Int, Int64
 from torch import Tensor
 
 _MOST_ENTRIES = 10**7  # of a table
+_MOST_FEATURES = {torch.int8: 6, torch.int16: 14}  # the product of as many scores of two fits
 
 
 class _Step(NamedTuple):
@@ -25,16 +26,28 @@ class _Step(NamedTuple):
 
 
 class BestMatching:
-    """Finds the largest product of the scores of M threads that use every position once.
+    """Finds the largest product of the scores, 0 to 2, of M threads that use every position once.
 
-    A thread is a choice of one position in each of G columns. Dynamic programming over the sets of
-    positions used: the threads through positions 0, 1, ... of the first column are chosen in turn.
-    Every shape is known beforehand, and nothing waits for the device.
+    A thread is a choice of one position in each of G columns; if the columns are known to show the
+    features in the same order, count them as one. Dynamic programming over the sets of positions
+    used: the threads through positions 0, 1, ... of the first column are chosen in turn. Every
+    shape is known beforehand, and nothing waits for the device.
     """
+
+    dtype: torch.dtype
+    """Of the scores."""
 
     def __init__(
         self, *, num_features: int, num_columns: int, device: torch.device | str = "cpu"
     ) -> None:
+        fitting = (kind for kind, most in _MOST_FEATURES.items() if num_features <= most)
+        try:
+            self.dtype = next(fitting)
+        except StopIteration:
+            most = max(_MOST_FEATURES.values())
+            raise ValueError(
+                f"num_features must be at most {most} here, got {num_features}"
+            ) from None
         for used in range(1, num_features + 1):
             entries = (math.comb(num_features, used) * used) ** (num_columns - 1)
             if entries > _MOST_ENTRIES:
@@ -46,12 +59,13 @@ class BestMatching:
         steps = [_step(num_features, num_columns, used) for used in range(1, num_features + 1)]
         self._steps = [_Step(*(table.to(device) for table in step)) for step in steps]
 
-    def __call__(self, scores: Int16[Tensor, "m threads n"]) -> Int16[Tensor, "n"]:
+    def __call__(self, scores: Int[Tensor, "*positions n"]) -> Int[Tensor, "n"]:
         """The largest products, for N instances.
 
-        `scores` has the position in the first column, the positions in the others (in
-        lexicographic order) and the instances as its axes. Zero means that a thread is excluded.
+        `scores` has the position in each column and the instances as its axes. Zero means that a
+        thread is excluded.
         """
+        scores = scores.reshape(len(scores), -1, scores.shape[-1])
         best = torch.ones_like(scores[0, :1])
         for step, score in zip(self._steps, scores.unbind(0), strict=True):
             best = (best[step.previous] * score[step.thread]).amax(dim=1)

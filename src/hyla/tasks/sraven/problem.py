@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hyla.tasks.sraven.config import SravenConfig
+from hyla.tasks.sraven.config import DISTRACTOR, SravenConfig
 from hyla.tasks.sraven.generator import Sraven
 
 Panel: TypeAlias = tuple[int, ...]
@@ -22,7 +22,7 @@ class Problem:
     panels: tuple[tuple[Panel, ...], ...]
     """The grid, `panels[row][column][position]`; the last panel is the answer."""
     rules: tuple[str, ...]
-    """Name of the rule of each feature."""
+    """Name of the rule of each feature; that of a distractor is "distractor"."""
     permutations: tuple[Panel, ...]
     """Position m of the panels of column c shows feature `permutations[c][m]`."""
 
@@ -30,6 +30,11 @@ class Problem:
     def answer(self) -> Panel:
         """The last panel."""
         return self.panels[-1][-1]
+
+    @property
+    def scored(self) -> tuple[bool, ...]:
+        """Which positions of the answer can be known: those that show no distractor."""
+        return tuple(self.rules[feature] != DISTRACTOR for feature in self.permutations[-1])
 
     @property
     def permuted(self) -> bool:
@@ -71,7 +76,7 @@ class Problems:
             seed=self._seed,
             index=index,
             panels=tuple(tuple(map(tuple, row)) for row in panels[0, 0].tolist()),
-            rules=tuple(self._config.rules[number] for number in rules[0, 0].tolist()),
+            rules=tuple(self._config.label_names[number] for number in rules[0, 0].tolist()),
             permutations=tuple(map(tuple, permutations[0, 0].tolist())),
         )
 

@@ -6,8 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
+from hyla.tasks.sraven.checks import check_panels
 from hyla.tasks.sraven.config import SravenConfig
 
 Grid: TypeAlias = Sequence[Sequence[Sequence[int]]]
@@ -41,7 +43,7 @@ def to_prompt(
     permuted: bool = True,
     explain_rules: bool = True,
 ) -> str:
-    """The instance as a question in plain words, answered by M integers; the last panel is hidden.
+    """The instance as a question in plain words, answered by a panel; the last one is hidden.
 
     Args:
         panels: the whole grid, `panels[row][column][position]`.
@@ -50,20 +52,27 @@ def to_prompt(
         explain_rules: whether to list the rules; without the list they have to be induced.
     """
     rows: Grid = panels.tolist() if isinstance(panels, Tensor) else panels
-    size, num_features, num_values = config.grid_size, config.num_features, config.num_values
+    size, num_features, num_values = config.grid_size, config.panel_size, config.num_values
     shape = (len(rows), *{len(row) for row in rows}, *{len(p) for row in rows for p in row})
     if shape != (size, size, num_features):
         raise ValueError(
             f"panels must be a grid of {size} × {size} panels of {num_features} integers, as the "
             f"config says, got the sizes {shape}"
         )
+    check_panels(torch.tensor(rows).unsqueeze(0), config)
     paragraphs = [
         f"Below is a {size} × {size} grid of panels. Each panel is a list of {num_features} "
         f"integers from 0 to {num_values - 1}. The last panel is missing. Find it.",
         f"Each of the {num_features} integers of a panel shows one of {num_features} features. "
-        "Every feature follows one rule along each row, from left to right, and it is the same "
+        f"{_who_follows(config)} one rule along each row, from left to right, and it is the same "
         f"rule in all rows; different features may follow different rules. {_order(permuted)}",
     ]
+    if config.num_distractors:
+        paragraphs.append(
+            f"The other {config.num_distractors} are distractors: their values are random and "
+            "follow no rule. You have to find out which they are. At their positions of the "
+            "missing panel any integer will do."
+        )
     if explain_rules:
         sentences = (f"- {_rule_in_words(name, size)}" for name in config.rules)
         heading = f"The possible rules, with all arithmetic modulo {num_values}:"
@@ -88,20 +97,28 @@ def to_answer(panel: Sequence[int]) -> str:
     return _panel(panel)
 
 
-def score_answer(reply: str, target: Sequence[int], *, partial_credit: bool = False) -> float:
+def score_answer(
+    reply: str,
+    target: Sequence[int],
+    *,
+    scored: Sequence[bool] | None = None,
+    partial_credit: bool = False,
+) -> float:
     """Score a reply by the last list in it that has as many integers as the target.
 
     A list is integers separated by commas or spaces, with or without brackets; what stands around
     it does not matter. Returns 1 if all are right, and else 0, or with `partial_credit` the share
-    that is right. A reply without such a list scores 0.
+    that is right. A reply without such a list scores 0. `scored` says which positions count, if
+    not all do (`Problem.scored`: there may be distractors).
     """
     found = parse_answer(reply, len(target))
     if found is None:
         return 0.0
-    right = sum(given == wanted for given, wanted in zip(found, target, strict=True))
+    counts = [True] * len(target) if scored is None else scored
+    right = [a == b for a, b, scores in zip(found, target, counts, strict=True) if scores]
     if partial_credit:
-        return right / len(target)
-    return float(right == len(target))
+        return sum(right) / len(right)
+    return float(all(right))
 
 
 def parse_answer(reply: str, num_integers: int) -> tuple[int, ...] | None:
@@ -109,6 +126,12 @@ def parse_answer(reply: str, num_integers: int) -> tuple[int, ...] | None:
     lists = (_DIGITS.findall(match.group()) for match in _LIST_OF_INTEGERS.finditer(reply))
     fitting = [found for found in lists if len(found) == num_integers]
     return tuple(map(int, fitting[-1])) if fitting else None
+
+
+def _who_follows(config: SravenConfig) -> str:
+    if not config.num_distractors:
+        return "Every feature follows"
+    return f"Each of {config.num_features} of these features follows"
 
 
 def _order(permuted: bool) -> str:

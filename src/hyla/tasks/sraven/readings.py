@@ -47,7 +47,7 @@ def fitting_threads(
     """The threads of one instance that fit a rule, once for each such rule."""
     M, G = config.num_features, config.grid_size
     context = thread_context(
-        panels.cpu().unsqueeze(-1), num_values=config.num_values, permuted=permuted
+        panels.cpu().transpose(0, 1).unsqueeze(-1), num_values=config.num_values, permuted=permuted
     )
     shape = (M,) * (G if permuted else 1) + (1,)
     threads = []

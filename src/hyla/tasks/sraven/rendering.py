@@ -38,7 +38,7 @@ def to_text(problem: Problem, *, answer: bool = False) -> Text:
     `.plain` is the text without colours.
     """
     width = len(str(problem.config.num_values - 1))
-    inner = "─" * (problem.config.num_features * (width + 1) + 1)
+    inner = "─" * (problem.config.panel_size * (width + 1) + 1)
     size = problem.config.grid_size
     text = Text("┌" + "┬".join([inner] * size) + "┐\n")
     for r, row in enumerate(problem.panels):
@@ -86,7 +86,7 @@ def draw_numbers(problem: Problem, *, answer: bool = False) -> Picture:
     With `answer`, lines between the columns link the positions of the same feature, and its rule
     stands beside the last row.
     """
-    size, num_features = problem.config.grid_size, problem.config.num_features
+    size, num_features = problem.config.grid_size, problem.config.panel_size
     panel_width, panel_height = _CELL + 2 * _PADDING, num_features * _CELL + 2 * _PADDING
     step_x, step_y = panel_width + _GUTTER, panel_height + _ROW_GAP
     picture = Picture(

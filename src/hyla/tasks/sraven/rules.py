@@ -48,7 +48,7 @@ class Prescription(NamedTuple):
     fits: Bool[Tensor, "*#grids"]
     """Whether the rule could have produced what is shown."""
     value: Int[Tensor, "*#grids"]
-    """The last entry, if so; any integer, to be reduced modulo the number of values."""
+    """The last entry, if so, in [0, K)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +101,10 @@ def _count_distribute_three(num_values: int, grid_size: int) -> int:
 
 def _register_progression(name: str, step: int) -> None:
     def inverse(context: Context) -> Prescription:
-        *before, last = context.columns
-        pairs = [*itertools.pairwise(before), (before[-1][:-1], last)]
-        errors = [(b - a - step).remainder(context.num_values) for a, b in pairs]
-        fits = _every(_every((error == 0).unbind(0)) for error in errors)
-        return Prescription(fits, before[-1][-1] + step)
+        *before, _ = context.columns
+        expected = [(column + step).remainder(context.num_values) for column in before]
+        fits = every(map(_agrees, expected, context.columns[1:]))
+        return Prescription(fits, expected[-1][-1])
 
     @rule(name, inverse=inverse, count=_count_one_value_a_row)
     def progression(draws: Draws) -> Int64[Tensor, "columns *grid"]:
@@ -123,9 +122,8 @@ def _register_operation(name: str, combine: Callable[[Tensor, Tensor], Tensor]) 
 
     def inverse(context: Context) -> Prescription:
         *operands, last = context.columns
-        result = functools.reduce(combine, operands)
-        differences = (result[:-1] - last).remainder(context.num_values)
-        return Prescription(_every((differences == 0).unbind(0)), result[-1])
+        result = functools.reduce(combine, operands).remainder(context.num_values)
+        return Prescription(_agrees(result, last), result[-1])
 
     @rule(name, inverse=inverse, count=_count_operands)
     def operation(draws: Draws) -> Int64[Tensor, "columns *grid"]:
@@ -148,13 +146,13 @@ def _is_distribute_three(context: Context) -> Prescription:
         a != b for row in (*complete_rows, given) for a, b in itertools.combinations(row, 2)
     )
     known_values = (
-        _any(entry == member for member in members)
+        any_of(entry == member for member in members)
         for row in (*complete_rows[1:], given)
         for entry in row
     )
     # In a row without repetitions, what is missing from the set is missing from its sum.
     missing = sum(members[1:], members[0]) - sum(given[1:], given[0])
-    return Prescription(_every(itertools.chain(no_repetition, known_values)), missing)
+    return Prescription(every(itertools.chain(no_repetition, known_values)), missing)
 
 
 @rule("distribute_three", inverse=_is_distribute_three, count=_count_distribute_three)
@@ -169,9 +167,18 @@ _register_operation("minimum", torch.minimum)
 _register_operation("maximum", torch.maximum)
 
 
-def _every(conditions: Iterable[Tensor]) -> Bool[Tensor, "*#grids"]:
-    return functools.reduce(torch.logical_and, conditions)
+def _agrees(
+    expected: Int[Tensor, "rows *#grids"], shown: Int[Tensor, "shown_rows *#grids"]
+) -> Bool[Tensor, "*#grids"]:
+    """Whether a column is as expected, as far as it is shown."""
+    return every((expected[: len(shown)] == shown).unbind(0))
 
 
-def _any(conditions: Iterable[Tensor]) -> Bool[Tensor, "*#grids"]:
-    return functools.reduce(torch.logical_or, conditions)
+def every(conditions: Iterable[Tensor]) -> Bool[Tensor, "*#grids"]:
+    """Whether all of the conditions hold; they broadcast against each other."""
+    return functools.reduce(torch.bitwise_and, conditions)
+
+
+def any_of(conditions: Iterable[Tensor]) -> Bool[Tensor, "*#grids"]:
+    """Whether one of the conditions holds."""
+    return functools.reduce(torch.bitwise_or, conditions)

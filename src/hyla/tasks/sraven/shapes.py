@@ -47,12 +47,12 @@ def draw_shapes(problem: Problem, *, answer: bool = False) -> Picture:
     each of them governs in each column.
     """
     config = problem.config
-    if config.num_features > len(ATTRIBUTES) or config.num_values > MAX_VALUES:
+    if config.panel_size > len(ATTRIBUTES) or config.num_values > MAX_VALUES:
         raise ValueError(
             f"shapes can show up to {len(ATTRIBUTES)} features of up to {MAX_VALUES} values, got "
-            f"{config.num_features} of {config.num_values}; draw the instance with numbers instead"
+            f"{config.panel_size} of {config.num_values}; draw the instance with numbers instead"
         )
-    size, num_features = config.grid_size, config.num_features
+    size, num_features = config.grid_size, config.panel_size
     grid_side = size * (_PANEL + _GAP) - _GAP
     key_width = _KEY_LABELS + config.num_values * _KEY_CELL
     width = max(grid_side, key_width, header_width(problem))

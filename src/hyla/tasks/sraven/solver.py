@@ -33,9 +33,12 @@ from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.grouping import distinct, log_sum_groups
 from hyla.tasks.sraven.readings import Reading, fitting_threads, list_readings, why_unreadable
 from hyla.tasks.sraven.rules import RULES
-from hyla.tasks.sraven.threads import prescriptions, thread_context
+from hyla.tasks.sraven.threads import compact, prescriptions, thread_context
 
-_WORKING_SET = {"cpu": 2**21, "cuda": 2**26}  # threads × instances looked at together
+_WORKING_SET = {"cpu": 2**20, "cuda": 2**26}  # threads × instances looked at together
+_MOST_THREADS = 2**26  # of one instance
+_LARGEST_CODE = 2**62
+_MOST_DIGITS = 2**16  # of an alphabet that holds all values, whether they occur or not
 
 
 class Answer(NamedTuple):
@@ -71,6 +74,20 @@ class Solution(NamedTuple):
         return [Answer(tuple(panel), probability) for panel, probability in pairs]
 
 
+class _Alphabet(NamedTuple):
+    """How an answer is written as one integer: its values are digits, the first the leading one."""
+
+    values: Int64[Tensor, "base"]
+    """What the digits stand for, in increasing order."""
+    weights: Int64[Tensor, "m"]
+    """What a digit is worth at each position."""
+
+    @property
+    def num_codes(self) -> int:
+        """How many answers can be written."""
+        return len(self.values) ** len(self.weights)
+
+
 class _Pairs(NamedTuple):
     """Threads with a rule that fits them, ordered by position in column 1, then by instance."""
 
@@ -83,6 +100,7 @@ class _Pairs(NamedTuple):
     """Where the pairs of each position and instance begin ..."""
     counts: Int64[Tensor, "m n"]
     """... and how many there are."""
+    alphabet: _Alphabet
 
 
 class _Partial(NamedTuple):
@@ -94,15 +112,14 @@ class _Partial(NamedTuple):
     rules: Int64[Tensor, "rows"]
     """How often each rule was used, as digits to the base M + 1."""
     answer: Int64[Tensor, "rows"]
-    """The entries prescribed so far, as digits to the base K, the first the most significant."""
+    """The entries prescribed so far, in the alphabet of the pairs."""
     log_weight: Float64[Tensor, "rows"]
 
 
 class Solver:
     """Finds all readings of SRAVEN instances, and the posterior of every answer.
 
-    Exact, for all sizes whose states fit 64-bit integers. The time grows with the M^G threads and
-    with how many partial readings fit.
+    Exact. The time grows with the M^G threads and with how many partial readings fit.
     """
 
     def __init__(
@@ -117,20 +134,19 @@ class Solver:
         `combinations` restricts the multisets of rules that may occur, for an observer who knows a
         side of the split (`Sraven.manifest(seed).sides`); without it all are equally likely.
         """
+        config.refuse_distractors("the solver")
         self.config = config
         self.device = torch.device(device)
         M, K, G = config.num_features, config.num_values, config.grid_size
         R = len(config.rules)
         for what, size in {
-            "num_values ** num_features": K**M,
-            "(num_features + 1) ** len(rules)": (M + 1) ** R,
             "2 ** (num_features * (grid_size - 1))": 2 ** (M * (G - 1)),
+            "(num_features + 1) ** len(rules)": (M + 1) ** R,
         }.items():
-            if size > 2**62:
+            if size > _LARGEST_CODE:
                 raise ValueError(f"the solver needs {what} to be at most 2^62, got {size}")
-        self._value_weights = torch.tensor(
-            [K ** (M - 1 - m) for m in range(M)], dtype=torch.int64, device=self.device
-        )
+        few = K <= _MOST_DIGITS and K**M <= _LARGEST_CODE
+        self._all_values = self._alphabet(torch.arange(K)) if few else None
         self._rule_weights = torch.tensor(
             [(M + 1) ** r for r in range(R)], dtype=torch.int64, device=self.device
         )
@@ -155,13 +171,18 @@ class Solver:
         """
         check_panels(panels, self.config)
         M, G = self.config.num_features, self.config.grid_size
+        if permuted and M**G > _MOST_THREADS:
+            raise ValueError(
+                f"{M} features in {G} permuted columns make {M**G:,} threads, more than the "
+                f"{_MOST_THREADS:,} that the solver can look at"
+            )
         working_set = _WORKING_SET["cuda" if self.device.type == "cuda" else "cpu"]
         chunk = max(1, working_set // (M**G if permuted else M))
         solutions = [
             self._solve(part.to(self.device), permuted=permuted, first=chunk * number)
             for number, part in enumerate(panels.split(chunk))
         ]
-        return Solution(*(torch.cat(field) for field in zip(*solutions, strict=True)))
+        return _join(solutions)
 
     def readings(
         self, panels: Int[Tensor, "rows columns m"], *, permuted: bool = True
@@ -179,35 +200,54 @@ class Solver:
     ) -> Solution:
         M = self.config.num_features
         pairs = self._pairs(panels, permuted=permuted)
+        if pairs.alphabet.num_codes > _LARGEST_CODE:
+            return self._solve_halves(panels, permuted=permuted, first=first)
         instances = torch.arange(len(panels), device=self.device)
         nothing = torch.zeros_like(instances)
         partial = _Partial(instances, nothing, nothing, nothing, nothing.to(torch.float64))
         for position in range(M):
-            partial = self._merge(self._extend(partial, pairs, position), len(panels))
+            extended = self._extend(partial, pairs, position)
+            partial = self._merge(extended, len(panels), pairs.alphabet)
         if self._combinations is not None:
             kept = torch.isin(partial.rules, self._allowed)
             partial = _Partial(*(field[kept] for field in partial))
         # What matters in the end is the answer alone.
         answers = partial._replace(rules=torch.zeros_like(partial.rules))
-        partial = self._merge(answers, len(panels))
+        partial = self._merge(answers, len(panels), pairs.alphabet)
         num_answers = torch.bincount(partial.instance, minlength=len(panels))
         if not bool(num_answers.all()):
             unsolved = int((num_answers == 0).int().argmax())
             threads = fitting_threads(panels[unsolved], self.config, permuted=permuted)
             reason = why_unreadable(threads, self.config, permuted=permuted)
             raise ValueError(f"instance {first + unsolved} has no reading: {reason}")
-        return self._rank(partial, num_answers)
+        return self._rank(partial, num_answers, pairs.alphabet)
 
-    def _rank(self, complete: _Partial, num_answers: Int64[Tensor, "n"]) -> Solution:
+    def _solve_halves(
+        self, panels: Int[Tensor, "n rows columns m"], *, permuted: bool, first: int
+    ) -> Solution:
+        """Solve instances apart that together prescribe too many values for one alphabet."""
+        half = len(panels) // 2
+        if half == 0:
+            raise ValueError(f"instance {first} has more answers than the solver can number")
+        return _join(
+            [
+                self._solve(panels[:half], permuted=permuted, first=first),
+                self._solve(panels[half:], permuted=permuted, first=first + half),
+            ]
+        )
+
+    def _rank(
+        self, complete: _Partial, num_answers: Int64[Tensor, "n"], alphabet: _Alphabet
+    ) -> Solution:
         evidence = log_sum_groups(complete.log_weight, complete.instance, len(num_answers))
         probabilities = (complete.log_weight - evidence[complete.instance]).exp()
         # Probabilities that differ by rounding alone count as equal; sorting is stable, and rows
         # come in the order of their answers.
         order = (-probabilities * 2**40).round().argsort(stable=True)
         order = order[complete.instance[order].argsort(stable=True)]
-        K = self.config.num_values
-        digits = complete.answer[order].unsqueeze(-1) // self._value_weights
-        candidates, probabilities = digits.remainder(K), probabilities[order]
+        digits = complete.answer[order].unsqueeze(-1) // alphabet.weights
+        candidates = alphabet.values[digits.remainder(len(alphabet.values))]
+        probabilities = probabilities[order]
         best = num_answers.cumsum(0) - num_answers
         return Solution(
             answer=candidates[best],
@@ -221,11 +261,8 @@ class Solver:
         M, G = self.config.num_features, self.config.grid_size
         n = len(panels)
         threads = (M,) * (G if permuted else 1)
-        context = thread_context(
-            panels.permute(1, 2, 3, 0).contiguous(),
-            num_values=self.config.num_values,
-            permuted=permuted,
-        )
+        grids = compact(panels.permute(2, 1, 3, 0), num_values=self.config.num_values)
+        context = thread_context(grids, num_values=self.config.num_values, permuted=permuted)
         found = []
         for r, (fits, value) in enumerate(prescriptions(context, self.config.rules)):
             indices = fits.expand(*threads, n).nonzero(as_tuple=True)
@@ -233,10 +270,17 @@ class Solver:
             if not permuted:
                 positions = positions * G
             used = sum(p.new_ones(()) << (p + M * c) for c, p in enumerate(positions[1:]))
-            contribution = value.expand(*threads, n)[indices] * self._value_weights[positions[-1]]
             rule = torch.full_like(instance, r)
-            found.append((positions[0] * n + instance, used, rule, contribution))
-        group, used, rule, contribution = (torch.cat(field) for field in zip(*found, strict=True))
+            prescribed = value.expand(*threads, n)[indices].to(torch.int64)
+            found.append((positions[0] * n + instance, used, rule, prescribed, positions[-1]))
+        group, used, rule, prescribed, last = (
+            torch.cat(field) for field in zip(*found, strict=True)
+        )
+        alphabet, digit = self._all_values, prescribed
+        if alphabet is None:  # those that occur are few
+            values, digit = prescribed.unique(return_inverse=True)
+            alphabet = self._alphabet(values)
+        contribution = digit * alphabet.weights[last]
         order = group.argsort()
         counts = torch.bincount(group, minlength=M * n)
         return _Pairs(
@@ -245,7 +289,14 @@ class Solver:
             contribution=contribution[order],
             starts=(counts.cumsum(0) - counts).view(M, n),
             counts=counts.view(M, n),
+            alphabet=alphabet,
         )
+
+    def _alphabet(self, values: Int64[Tensor, "base"]) -> _Alphabet:
+        M = self.config.num_features
+        # Where a code would not fit it is not used, and any weight will do.
+        weights = [min(len(values) ** (M - 1 - m), _LARGEST_CODE) for m in range(M)]
+        return _Alphabet(values.to(self.device), torch.tensor(weights, device=self.device))
 
     def _extend(self, partial: _Partial, pairs: _Pairs, position: int) -> _Partial:
         """Every partial reading with every thread that begins at `position` and does not cross."""
@@ -270,15 +321,19 @@ class Solver:
             + occurrences.to(torch.float64).log(),
         )
 
-    def _merge(self, partial: _Partial, num_instances: int) -> _Partial:
+    def _merge(self, partial: _Partial, num_instances: int, alphabet: _Alphabet) -> _Partial:
         """Partial readings that differ in their weight alone become one."""
-        M, K, G = self.config.num_features, self.config.num_values, self.config.grid_size
+        M, G = self.config.num_features, self.config.grid_size
         first, group = distinct(
             (partial.instance, num_instances),
-            (partial.answer, K**M),
+            (partial.answer, alphabet.num_codes),
             (partial.used, 2 ** (M * (G - 1))),
             (partial.rules, (M + 1) ** len(self.config.rules)),
         )
         log_weight = log_sum_groups(partial.log_weight, group, len(first))
         merged = _Partial(*(field[first] for field in partial))
         return merged._replace(log_weight=log_weight)
+
+
+def _join(solutions: Sequence[Solution]) -> Solution:
+    return Solution(*(torch.cat(field) for field in zip(*solutions, strict=True)))

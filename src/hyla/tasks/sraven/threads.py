@@ -13,19 +13,24 @@ from torch import Tensor
 from hyla.tasks.sraven.rules import RULES, Context, Prescription
 
 
+def compact(
+    grids: Int[Tensor, "columns rows m n"], *, num_values: int
+) -> Int[Tensor, "columns rows m n"]:
+    """The same in 32 bits, which are faster, if a rule's arithmetic has room in them."""
+    return grids.to(torch.int32 if num_values <= 2**20 else torch.int64).contiguous()
+
+
 def thread_context(
-    panels: Int[Tensor, "rows columns m n"], *, num_values: int, permuted: bool
+    grids: Int[Tensor, "columns rows m n"], *, num_values: int, permuted: bool
 ) -> Context:
     """What is shown of each thread's grid; the query panel's entries are left out.
 
     The columns have the shape [rows, *positions, N]: a position axis for each column if they are
     permuted, which is 1 in the others, and a common one if not.
     """
-    rows, num_columns, num_features, num_instances = panels.shape
-    # 32 bits are faster than 64; with this many values a rule's arithmetic has room in them.
-    panels = panels.to(torch.int32 if num_values <= 2**20 else torch.int64)
+    num_columns, rows, num_features, num_instances = grids.shape
     columns = []
-    for c, column in enumerate(panels.unbind(1)):
+    for c, column in enumerate(grids.unbind(0)):
         visible = column[: rows - 1] if c == num_columns - 1 else column
         if permuted:
             axes = [1] * num_columns
@@ -36,6 +41,5 @@ def thread_context(
 
 
 def prescriptions(context: Context, rules: tuple[str, ...]) -> list[Prescription]:
-    """What each rule makes of each thread, with values in [0, K)."""
-    found = [RULES[name].inverse(context) for name in rules]
-    return [Prescription(fits, value.remainder(context.num_values)) for fits, value in found]
+    """What each rule makes of each thread."""
+    return [RULES[name].inverse(context) for name in rules]

@@ -1,0 +1,339 @@
+"""Language models in one process: records, exact resume, metrics, what is refused."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from tiny_text import documents, tiny_corpus, tiny_language_config, write_text
+
+pytest.importorskip("sentencepiece")
+
+from hyla.nn.generate import generate
+from hyla.tasks.language import Corpus, CorpusError, Settings, TextFiles, Windows, prepare
+from hyla.training import Interrupted
+from hyla.training.checkpoint import CheckpointError
+from hyla.training.language import (
+    Execution,
+    checkpoints,
+    language_run_path,
+    load_language_model,
+    train_language,
+)
+from hyla.training.language.config import load_language_preset
+from hyla.training.run_directory import RunDirectoryError, read_metrics
+from hyla.training.stop import StopRequest
+
+LOOP = "hyla.training.language.loop"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return tiny_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(autouse=True)
+def _stops_between_any_steps(monkeypatch):
+    monkeypatch.setattr(f"{LOOP}.SECONDS_BETWEEN_STOPS", 0.0)
+
+
+def run(config, corpus, root, **options):
+    return train_language(config, corpus, root=root, device="cpu", **options)
+
+
+def records(config, root) -> list[dict]:
+    """What the run logged, without clocks."""
+    found = read_metrics(language_run_path(config, root))
+    for record in found:
+        assert record.pop("seconds") >= 0
+        record.pop("tokens_per_second", None)
+    return found
+
+
+def weights(config, root) -> dict[str, torch.Tensor]:
+    return load_language_model(language_run_path(config, root), "cpu").transformer.state_dict()
+
+
+def assert_same(config, root, reference):
+    assert records(config, root) == records(config, reference)
+    for name, tensor in weights(config, reference).items():
+        assert torch.equal(weights(config, root)[name], tensor), name
+
+
+def interrupt(monkeypatch, at: int):
+    """Let a stop be requested as soon as `at` steps were taken in this process."""
+    from hyla.training.language import loop
+
+    taken = 0
+    step = loop._Training._train_step
+
+    def counted(self):
+        nonlocal taken
+        step(self)
+        taken += 1
+        if taken == at:
+            self.stop.request("test")
+
+    monkeypatch.setattr(loop._Training, "_train_step", counted)
+
+
+def test_a_run_and_its_records(corpus, tmp_path):
+    config = tiny_language_config(corpus)
+    summary = run(config, corpus, tmp_path)
+    logged = records(config, tmp_path)
+    assert [record["step"] for record in logged] == [4, 6, 8, 12, 12]
+    assert [record["tokens"] for record in logged] == [s * 8 * 16 for s in (4, 6, 8, 12, 12)]
+    assert ["validation/loss" in record for record in logged] == [False, True, False, False, True]
+    (member,) = summary["members"]
+    metrics = member["metrics"]
+    assert metrics["validation/loss"] < math.log(400)
+    assert metrics["validation/perplexity"] == pytest.approx(math.exp(metrics["validation/loss"]))
+    bits = metrics["validation/loss"] / math.log(2) / corpus.bytes_per_token("validation")
+    assert metrics["validation/bits_per_byte"] == pytest.approx(bits)
+    assert summary["tokens"] == 12 * 8 * 16
+    assert summary["parameters"] > summary["parameters_without_embeddings"] > 0
+    assert run(config, corpus, tmp_path) == summary  # finished: not trained again
+    assert records(config, tmp_path) == logged
+
+
+@pytest.mark.parametrize("attention", ["hyla", "softmax", "linear"])
+def test_it_learns(corpus, tmp_path, attention):
+    config = tiny_language_config(
+        corpus, steps=60, model={"attention": attention}, evaluation={"every": 100}, log_every=60
+    )
+    metrics = run(config, corpus, tmp_path)["members"][0]["metrics"]
+    assert metrics["validation/loss"] < 4.3  # of ln 400 = 6.0
+
+
+def test_the_validation_loss_is_the_models(corpus, tmp_path):
+    config = tiny_language_config(corpus)
+    metrics = run(config, corpus, tmp_path)["members"][0]["metrics"]
+    model = load_language_model(language_run_path(config, tmp_path), "cpu").transformer
+    windows = Windows(corpus.tokens("validation"), 16)
+    count = min(9, windows.count)
+    tokens = torch.from_numpy(windows.read(torch.arange(count).numpy()))
+    with torch.no_grad():
+        logits = model(tokens[:, :-1])
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    assert metrics["validation/loss"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("at", [1, 4, 5, 6, 11])
+def test_stopped_anywhere_it_ends_with_the_same_bits(corpus, tmp_path, monkeypatch, at):
+    config = tiny_language_config(corpus)
+    run(config, corpus, tmp_path / "reference")
+    with monkeypatch.context() as patch:
+        interrupt(patch, at)
+        with pytest.raises(Interrupted, match=rf"stopped at step {at} of 12 \(test\)"):
+            run(config, corpus, tmp_path / "run")
+    run(config, corpus, tmp_path / "run")
+    assert_same(config, tmp_path / "run", tmp_path / "reference")
+
+
+def test_stopped_during_evaluation(corpus, tmp_path, monkeypatch):
+    config = tiny_language_config(corpus)
+    run(config, corpus, tmp_path / "reference")
+    from hyla.training.language.evaluation import Validation
+
+    score = Validation.metrics
+
+    def stopping(self, losses, sequences, *, batch_size, before_batch):
+        current["stop"].request("test")
+        return score(self, losses, sequences, batch_size=batch_size, before_batch=before_batch)
+
+    current = {}
+    enter = StopRequest.__enter__
+
+    def noted(self):
+        current["stop"] = self
+        return enter(self)
+
+    for step in (6, 12):
+        with monkeypatch.context() as patch:
+            patch.setattr(Validation, "metrics", stopping)
+            patch.setattr(StopRequest, "__enter__", noted)
+            with pytest.raises(Interrupted, match=f"stopped at step {step}"):
+                run(config, corpus, tmp_path / "run")
+        if step == 6:  # else the resumed run would stop there again
+            with monkeypatch.context() as patch:
+                interrupt(patch, 2)
+                with pytest.raises(Interrupted, match="stopped at step 8"):
+                    run(config, corpus, tmp_path / "run")
+    run(config, corpus, tmp_path / "run")
+    assert_same(config, tmp_path / "run", tmp_path / "reference")
+
+
+def test_checkpoints_while_it_runs(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{LOOP}.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(f"{LOOP}.MOST_TIME_SAVING", math.inf)
+    config = tiny_language_config(corpus)
+    saved = []
+    real = checkpoints.save
+    monkeypatch.setattr(
+        checkpoints, "save", lambda d, step, *a, **k: saved.append(step) or real(d, step, *a, **k)
+    )
+    run(config, corpus, tmp_path)
+    assert saved[-1] == 12
+    assert len(saved) > 6
+    kept = sorted(language_run_path(config, tmp_path).glob("checkpoint-*"))
+    assert len(kept) == 2
+    assert kept[-1].name == "checkpoint-000012"
+
+
+@pytest.mark.parametrize(
+    "execution",
+    [Execution(micro_batch=2), Execution(micro_batch=8), Execution(recompute=True)],
+    ids=str,
+)
+def test_how_it_is_computed_changes_nothing_but_rounding(corpus, tmp_path, execution):
+    config = tiny_language_config(corpus)
+    plain = run(config, corpus, tmp_path / "plain")
+    other = run(config, corpus, tmp_path / "other", execution=execution)
+    assert language_run_path(config, tmp_path / "other").name == (
+        language_run_path(config, tmp_path / "plain").name
+    )
+    expected = plain["members"][0]["metrics"]["validation/loss"]
+    assert other["members"][0]["metrics"]["validation/loss"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own compiler
+def test_compiled(corpus, tmp_path):
+    config = tiny_language_config(corpus)
+    plain = run(config, corpus, tmp_path / "plain")
+    other = run(config, corpus, tmp_path / "other", execution=Execution(compile=True))
+    expected = plain["members"][0]["metrics"]["validation/loss"]
+    assert other["members"][0]["metrics"]["validation/loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(corpus, tmp_path):
+    config = tiny_language_config(corpus, member={"learning_rate": 1e30, "warmup_steps": 0})
+    summary = run(config, corpus, tmp_path)
+    assert summary["members"][0]["diverged_at"] == 4
+    assert summary["steps"] == 4
+
+
+def test_damaged_checkpoints_are_passed_over(corpus, tmp_path, monkeypatch, capsys):
+    config = tiny_language_config(corpus)
+    run(config, corpus, tmp_path / "reference")
+    for at in (4, 3):
+        with monkeypatch.context() as patch:
+            interrupt(patch, at)
+            with pytest.raises(Interrupted):
+                run(config, corpus, tmp_path / "run")
+    path = language_run_path(config, tmp_path / "run")
+    assert sorted(p.name for p in path.glob("checkpoint-*")) == [
+        "checkpoint-000004",
+        "checkpoint-000007",
+    ]
+    (newest,) = (path / "checkpoint-000007").glob("*.safetensors")
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes(content)
+    capsys.readouterr()
+    run(config, corpus, tmp_path / "run")
+    said = capsys.readouterr().out
+    assert "checkpoint-000007 is not used: damaged: the SHA-256" in said
+    assert "continuing from step 4" in said
+    assert_same(config, tmp_path / "run", tmp_path / "reference")
+
+
+def test_half_written_and_foreign_checkpoints_are_not_used(corpus, tmp_path):
+    warnings: list[str] = []
+    for name, state in {
+        "checkpoint-000003": {"hyla_checkpoint": "language-1", "step": 3, "meta": {}, "files": {}}
+        | {"fingerprint": "another"},
+        "checkpoint-000002": {"hyla_checkpoint": "0", "step": 2, "meta": {}, "files": {}},
+        "checkpoint-000001": None,
+        ".checkpoint-000009.tmp": None,
+    }.items():
+        (tmp_path / name).mkdir()
+        if state is not None:
+            (tmp_path / name / "state.json").write_text(json.dumps(state))
+    assert checkpoints.find_latest(tmp_path, "mine", warnings.append) is None
+    assert [w.split(" is not used: ")[1].split(".")[0] for w in warnings] == [
+        "it belongs to another run",
+        "not a checkpoint that this version of hyla wrote",
+        warnings[2].split(" is not used: ")[1].split(".")[0],
+    ]
+    assert "incomplete or damaged" in warnings[2]
+
+
+def test_a_full_disk_is_explained(corpus, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hyla.training.language.checkpoints.state_dict_saver.save", full)
+    with pytest.raises(CheckpointError, match=r"No space left on device. Earlier checkpoints are"):
+        run(tiny_language_config(corpus), corpus, tmp_path)
+
+
+def test_loading_a_model(corpus, tmp_path):
+    config = tiny_language_config(corpus)
+    run(config, corpus, tmp_path)
+    loaded = load_language_model(language_run_path(config, tmp_path), "cpu")
+    assert loaded.step == 12
+    tokens = torch.tensor([[loaded.tokenizer.separator, *loaded.tokenizer.encode("Anna saw")]])
+    text = generate(loaded.transformer, tokens, max_new_tokens=8, temperature=0)
+    assert loaded.tokenizer.decode(text[0, 1:].tolist()).startswith("Anna saw")
+
+
+def test_what_is_no_run(tmp_path):
+    with pytest.raises(RunDirectoryError, match="is not the directory of a language run"):
+        load_language_model(tmp_path, "cpu")
+    (tmp_path / "config.json").write_text('{"task_name": "fuzzy"}')
+    with pytest.raises(RunDirectoryError, match="is a run of fuzzy, not of language"):
+        load_language_model(tmp_path, "cpu")
+
+
+def test_another_corpus_is_refused(corpus, tmp_path):
+    config = tiny_language_config(corpus)
+    texts = TextFiles([write_text(tmp_path / "a.txt", documents(40, seed=9))])
+    other = prepare(
+        tmp_path / "other", texts, settings=Settings(vocab_size=390, validation_fraction=0.2)
+    )
+    with pytest.raises(CorpusError, match="holds other tokens"):
+        run(config, other, tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": "tiny"}, "size 'tiny' is unknown"),
+        ({"model": {"input_dim": 5}}, "model.input_dim follows from the corpus"),
+        ({"model": {"layers": 5}}, "model.layers is not a setting"),
+        ({"model": {"causal": False}}, "needs inputs='tokens' and causal=True"),
+        ({"model": {"attention_dropout": 0.1}}, "attention_dropout must be 0"),
+        ({"model": {"feed_forward": "moe"}}, "'moe' is not trained here"),
+        ({"evaluation": {"every": 0}}, "evaluation.every must be at least 1, got 0"),
+        ({"precision": "fp8"}, "precision 'fp8' is unknown"),
+        ({"member": {"learning_rate": -1}}, "learning_rate must be finite and not negative"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_named(corpus, changes, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_language_config(corpus, **changes)
+
+
+def test_wrong_executions_are_named(corpus, tmp_path):
+    config = tiny_language_config(corpus)
+    with pytest.raises(ValueError, match=r"strategy 'dpp' is unknown \(did you mean 'ddp'\?\)"):
+        Execution(strategy="dpp")
+    with pytest.raises(ValueError, match="backend 'fast' is unknown"):
+        Execution(backend="fast")
+    with pytest.raises(ValueError, match="micro_batch 3 does not divide a rank's 8 sequences"):
+        run(config, corpus, tmp_path, execution=Execution(micro_batch=3))
+    with pytest.raises(ValueError, match="strategy 'fsdp' needs torchrun"):
+        run(config, corpus, tmp_path, execution=Execution(strategy="fsdp"))
+    with pytest.raises(ValueError, match="backend 'fused' needs a GPU"):
+        run(config, corpus, tmp_path, execution=Execution(backend="fused"))
+
+
+def test_the_paper_scale_is_table_a3():
+    tree = load_language_preset("paper")
+    assert tree["batch_size"] * tree["model"]["sequence_length"] * tree["steps"] == 131_072_000_000
+    with pytest.raises(ValueError, match="scale 'papr' is unknown"):
+        load_language_preset("papr")
