@@ -91,6 +91,8 @@ def draw(case):
     q, upstream = (normal(case.B, case.Tq, case.H, case.D) for _ in "qg")
     k, v = (normal(case.B, case.Tk, case.H, case.D) for _ in "kv")
     bias = normal(case.biases, case.H, case.Tq, case.Tk) if case.biases else None
+    if case.biases == 1:  # as under autocast
+        bias = bias.float()
     padding = torch.rand(case.B, case.Tk, generator=generator) > 0.3 if case.padding else None
     return (q, k, v, bias), padding, upstream
 
@@ -114,7 +116,11 @@ def fused(case, q, k, v, bias, padding):
 
 
 def with_gradients(function, case, inputs, padding, upstream, dtype):
-    leaves = [None if x is None else x.detach().to(dtype).requires_grad_() for x in inputs]
+    exact = dtype == torch.float64
+    leaves = [
+        None if x is None else x.detach().to(dtype if exact else x.dtype).requires_grad_()
+        for x in inputs
+    ]
     output = function(case, *leaves, padding)
     output.backward(upstream.to(dtype))
     return [output.detach(), *(x.grad for x in leaves if x is not None)]
@@ -171,6 +177,81 @@ def test_packed_sequences_do_not_see_each_other():
             torch.testing.assert_close(whole[:, a:b], part)
 
 
+def test_masks_and_biases_of_any_stride():
+    case = Case(8, 32, 12, 12, B=2, biases=1, padding=True)
+    (q, k, v, _), _, _ = draw(case)
+    padding = torch.rand(12, generator=torch.Generator().manual_seed(3)) > 0.3
+    bias = torch.randn(8, 1, 1, generator=torch.Generator().manual_seed(4))
+    whole = (bias.expand(1, 8, 12, 12).contiguous(), padding.expand(2, 12).contiguous())
+    expanded = (bias.expand(1, 8, 12, 12), padding.expand(2, 12))
+    for kernel, queries in (("large_head", 12), ("decode", 1)):
+        expected, got = (
+            fused_attention(
+                kernel,
+                *(q[:, :queries], k, v),
+                bias=b[:, :, :queries],
+                padding=p,
+                formula=case.formula,
+            )
+            for b, p in (whole, expanded)
+        )
+        assert torch.equal(got, expected)
+
+
+def test_float16_gradients_stay_finite_where_the_reference_is():
+    case = Case(8, 32, 9, 9, dtype=torch.float16)
+    (q, k, v, _), _, upstream = draw(case)
+    inputs = (q * 0.01, k * 0.01, v * 100, None)
+    results = with_gradients(fused, case, inputs, None, upstream, torch.float16)
+    assert all(x.isfinite().all() for x in results)
+
+
+def test_a_scale_of_zero_has_no_gradient():
+    case = Case(8, 32, 9, 9)
+    (q, k, v, _), _, upstream = draw(case)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    formula = replace(case.formula, scale=0.0)
+    output = fused_attention("large_head", *leaves, formula=formula)
+    assert all((x == 0).all() for x in torch.autograd.grad(output, leaves, upstream))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in jvp
+def test_forward_mode_is_refused():
+    q = torch.randn(1, 5, 8, 32, dtype=torch.bfloat16)
+    formula = Case(8, 32, 5, 5).formula
+
+    def run(x):
+        return fused_attention("large_head", x, x, x, formula=formula)
+
+    with pytest.raises(ValueError, match="forward-mode"):
+        torch.func.jvp(run, (q,), (q,))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(ValueError, match="forward-mode"):
+        run(torch.autograd.forward_ad.make_dual(q, q))
+
+
+def test_gradients_outside_of_vmap_are_foreseen():
+    q = torch.randn(2, 1, 1, 32, 64, dtype=torch.bfloat16)
+    formula = Case(32, 64, 1, 1).formula
+
+    def loss(x):
+        run = torch.func.vmap(lambda x: fused_attention("decode", x, x, x, formula=formula))
+        return run(x).float().sum()
+
+    with pytest.raises(ValueError, match="no gradient"):
+        torch.func.grad(loss)(q)
+
+
+def test_no_batch_at_all():
+    case = Case(8, 32, 5, 5)
+    q = torch.zeros(0, 5, 8, 32, dtype=torch.bfloat16, requires_grad=True)
+    bias = torch.zeros(0, 8, 5, 5, requires_grad=True)
+    for deterministic in (False, True):
+        options = {"formula": case.formula, "deterministic": deterministic}
+        output = fused_attention("large_head", q, q, q, bias=bias, **options)
+        output.sum().backward()
+    assert output.shape == q.shape
+
+
 def test_strided_and_expanded_inputs():
     case = Case(8, 32, 18, 18)
     generator = torch.Generator().manual_seed(1)
@@ -198,10 +279,12 @@ def test_vmap_folds_a_population_into_the_batch():
     assert torch.equal(torch.func.vmap(one)(q, k, v), alone)
 
 
-def test_compiles_as_one_graph():
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiles_as_one_graph(dynamic):
     case = Case(8, 64, 20, 40)
     inputs, _, upstream = draw(case)
-    compiled = torch.compile(fused, fullgraph=True, backend="aot_eager")
+    torch.compiler.reset()
+    compiled = torch.compile(fused, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     want = with_gradients(fused, case, inputs, None, upstream, torch.bfloat16)
     got = with_gradients(compiled, case, inputs, None, upstream, torch.bfloat16)
     torch.testing.assert_close(got, want)

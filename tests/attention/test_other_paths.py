@@ -48,10 +48,38 @@ def test_codes_of_chosen_pairs_are_those_of_all(name):
     torch.testing.assert_close(codes, all_codes[:, :, pairs[:, 0], pairs[:, 1]].transpose(1, 2))
 
 
+def test_linear_attention_of_float16_keeps_its_range():
+    q, k, v = (torch.full((1, 4096, 1, 32), x, dtype=torch.float16) for x in (1e-3, 8.0, 4.0))
+    for causal in (False, True):
+        out = attention(q, k, v, attention="linear", causal=causal, backend="fused")
+        assert out.isfinite().all()
+
+
+def test_linear_attention_leaves_no_trace_of_later_tokens():
+    q, k, v, options = wide("linear", tokens=256)
+    before = attention(q, k, v, causal=True, backend="fused", **options)
+    k[:, -1], v[:, -1] = float("inf"), 1e30
+    after = attention(q, k, v, causal=True, backend="fused", **options)
+    assert torch.equal(before[:, :128], after[:, :128])
+
+
+def test_linear_attention_without_a_batch():
+    q = torch.zeros(0, 5, 2, 32)
+    assert attention(q, q, q, attention="linear", causal=True, backend="fused").shape == q.shape
+
+
+@pytest.mark.parametrize("pairs", [[(0, 0)], torch.zeros(3, 3).long(), torch.zeros(2, 2)])
+def test_pairs_are_checked(pairs):
+    q, k, v, options = operands("hyla")
+    with pytest.raises(ValueError, match=r"return_code must be True, False or .* \[P, 2\]"):
+        attention(q, k, v, return_code=pairs, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("causal", [False, True])
-def test_packed_sequences_are_computed_one_by_one(causal):
+def test_packed_sequences_are_computed_one_by_one(causal, dtype):
     q, k, v = (torch.randn(11, 3, 4) for _ in "qkv")
-    out = packed_attention(q, k, v, torch.tensor([0, 4, 4, 11]), causal=causal)
+    out = packed_attention(q, k, v, torch.tensor([0, 4, 4, 11], dtype=dtype), causal=causal)
     for a, b in ((0, 4), (4, 11)):
         alone = attention(*(x[None, a:b] for x in (q, k, v)), causal=causal)
         torch.testing.assert_close(out[a:b], alone[0])
@@ -70,5 +98,9 @@ def test_packed_sequences_are_checked(starts, message):
     q = torch.randn(11, 3, 4)
     with pytest.raises(ValueError, match=message):
         packed_attention(q, q, q, starts)
+    with pytest.raises(ValueError, match="a sequence has 11 tokens"):
+        packed_attention(q, q, q, torch.tensor([0, 11]), max_seqlen=8)
+    with pytest.raises(ValueError, match="no deep value network"):
+        packed_attention(q, q, q, torch.tensor([0, 11]), attention="hyla_deep")
     with pytest.raises(ValueError, match="tokens of all sequences"):
         packed_attention(q[None], q, q, torch.tensor([0, 11]))

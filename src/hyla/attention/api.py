@@ -10,6 +10,7 @@ from torch import Tensor
 from hyla.attention.chunking import attend_in_chunks, queries_per_chunk
 from hyla.attention.dispatch import say_once, try_fused
 from hyla.attention.pairs import codes_of_all, codes_of_pairs
+from hyla.attention.precision import in_autocast_dtype
 from hyla.attention.spec import AttentionSpec, resolve_spec
 from hyla.attention.validation import check_arguments
 
@@ -104,6 +105,7 @@ def attention(
         code_multiplier=code_multiplier,
         eps=eps,
         backend=backend,
+        return_code=return_code,
     )
     q, k, v = (in_autocast_dtype(x) for x in (q, k, v))
     if mask is not None:
@@ -142,14 +144,6 @@ def attention(
         else:
             code = codes_of_all(q, k, **scores)
     return out, code
-
-
-def in_autocast_dtype(x: Tensor) -> Tensor:
-    """Cast as autocast casts the operands of a matrix product; float64 it leaves alone."""
-    kind = x.device.type
-    if not torch.is_autocast_enabled(kind) or x.dtype == torch.float64:
-        return x
-    return x.to(torch.get_autocast_dtype(kind))
 
 
 def without_masked_keys(k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Which fused kernel can compute a call of `attention`, and if none, why."""
 
-import functools
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,9 @@ from hyla.attention.spec import AttentionSpec
 
 if TYPE_CHECKING:
     from hyla.attention.kernels.packing import Packing
+
+_NUMBERS = re.compile(r"\d+")
+_SAID: set[str] = set()
 
 # Members of the family that need no kernel of ours to be fast.
 _WITHOUT_A_KERNEL = {
@@ -75,7 +78,7 @@ def try_fused(
         "bias": None if bias is None else _with_batch_axis(bias).expand(-1, *pairwise),
         "padding": None
         if mask is None
-        else _with_batch_axis(mask)[:, 0, 0].expand(len(q), k.shape[1]).contiguous(),
+        else _with_batch_axis(mask)[:, 0, 0].expand(len(q), k.shape[1]),
         "packing": packing,
         "formula": formula,
     }
@@ -89,14 +92,12 @@ def try_fused(
 
 def say_once(reason: str) -> None:
     """Warn, the first time, that a call on a GPU takes the reference path."""
-    if not torch.compiler.is_compiling():
-        _warn(reason)
-
-
-@functools.cache
-def _warn(reason: str) -> None:
+    kind = _NUMBERS.sub("", reason)  # once per reason, not once per shape
+    if torch.compiler.is_compiling() or kind in _SAID:
+        return
+    _SAID.add(kind)
     warnings.warn(
-        f"hyla: attention runs on the reference path, not a fused kernel: {reason}", stacklevel=4
+        f"hyla: attention runs on the reference path, not a fused kernel: {reason}", stacklevel=3
     )
 
 

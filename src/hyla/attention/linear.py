@@ -27,21 +27,26 @@ def why_unsupported(
 
 
 def linear_time_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:
-    """Attend from q [B, Tq, H, D] to k and v [B, Tk, H, Dv]; sums over chunks are float32."""
+    """Attend from q [B, Tq, H, D] to k and v [B, Tk, H, Dv]; the sums are float32 or better."""
+    given = q.dtype
+    if given == torch.float16:  # sums over thousands of keys leave its range
+        q, k, v = q.float(), k.float(), v.float()
     q = q * scale
     if not causal or q.shape[1] == 1:
-        return torch.einsum("bqhd,bhde->bqhe", q, _sum(k, v).to(q.dtype))
+        return torch.einsum("bqhd,bhde->bqhe", q, _sum(k, v).to(q.dtype)).to(given)
     batch, tokens = q.shape[:2]
-    missing = -tokens % CHUNK
+    chunks = -(-tokens // CHUNK)
+    missing = chunks * CHUNK - tokens
     if missing:  # zeros add nothing
         q, k, v = (F.pad(x, (0, 0, 0, 0, 0, missing)) for x in (q, k, v))
-    q, k, v = (x.unflatten(1, (-1, CHUNK)).flatten(0, 1) for x in (q, k, v))  # [B · N, C, H, D]
+    q, k, v = (x.unflatten(1, (chunks, CHUNK)).flatten(0, 1) for x in (q, k, v))
     inside = torch.einsum("bqhd,bkhd->bhqk", q, k).tril()
     out = torch.einsum("bhqk,bkhe->bqhe", inside, v)
-    sums = _sum(k, v).unflatten(0, (batch, -1))
-    before = (sums.cumsum(1) - sums).flatten(0, 1).to(q.dtype)
-    out = out + torch.einsum("bqhd,bhde->bqhe", q, before)
-    return out.unflatten(0, (batch, -1)).flatten(1, 2)[:, :tokens]
+    sums = _sum(k, v).unflatten(0, (batch, chunks))
+    # Shifted and not subtracted: no later token may leave its rounding in an earlier output.
+    before = F.pad(sums.cumsum(1)[:, :-1], (0, 0, 0, 0, 0, 0, 1, 0)).flatten(0, 1)
+    out = out + torch.einsum("bqhd,bhde->bqhe", q, before.to(q.dtype))
+    return out.unflatten(0, (batch, chunks)).flatten(1, 2)[:, :tokens].to(given)
 
 
 def _sum(k: Tensor, v: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hyla.attention.api import attention as attend
-from hyla.attention.api import in_autocast_dtype
 from hyla.attention.dispatch import say_once, try_fused
+from hyla.attention.precision import in_autocast_dtype
 from hyla.attention.spec import AttentionSpec, resolve_spec
 from hyla.attention.validation import check_arguments
 
@@ -34,7 +34,9 @@ def packed_attention(
         v: values.
         cu_seqlens: where each sequence starts, from 0 to the number of tokens: int32
             [sequences + 1], the cumulative lengths as flash-attention takes them.
-        max_seqlen: an upper bound on the lengths; without it they are read back from the device.
+        max_seqlen: an upper bound on the lengths. With `cu_seqlens` on a GPU it is taken on trust,
+            as these are (tokens beyond it would not be computed); without it they are read back
+            from the device, and checked.
         attention: a preset name or an `AttentionSpec`.
         causal: a token sees those before it and itself.
         scale: of the dot products; 1/sqrt(D) by default.
@@ -43,11 +45,11 @@ def packed_attention(
     """
     spec = resolve_spec(attention)
     _check(q, k, v, cu_seqlens, spec, eps, backend)
+    longest = _longest(cu_seqlens, max_seqlen, len(q))
     if backend == "fused" or (backend == "auto" and q.is_cuda):
         from hyla.attention.kernels.packing import Packing  # not without a GPU
 
         starts = cu_seqlens.to(q.device, torch.int32)
-        longest = int(starts.diff().max()) if max_seqlen is None else max_seqlen
         fused = try_fused(
             *(in_autocast_dtype(x).unsqueeze(0) for x in (q, k, v)),
             spec=spec,
@@ -62,7 +64,8 @@ def packed_attention(
         if backend == "fused":
             raise ValueError(f"backend 'fused' cannot compute this: {fused}; use 'auto'")
         say_once(fused)
-    sequences = [x.tensor_split(cu_seqlens[1:-1].cpu()) for x in (q, k, v)]
+    inner = cu_seqlens[1:-1].cpu().long()  # tensor_split takes no other
+    sequences = [x.tensor_split(inner) for x in (q, k, v)]
     outputs = [
         attend(
             *(x.unsqueeze(0) for x in one),
@@ -97,13 +100,8 @@ def _check(
             "cu_seqlens must be the integer starts of the sequences and the number of tokens, "
             f"[sequences + 1], got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
         )
-    if not cu_seqlens.is_cuda and (
-        cu_seqlens[0] != 0 or cu_seqlens[-1] != len(q) or (cu_seqlens.diff() < 0).any()
-    ):
-        raise ValueError(
-            f"cu_seqlens must rise from 0 to the number of tokens, {len(q)}, "
-            f"got {cu_seqlens.tolist()[:8]}"
-        )
+    if spec.value == "deep":
+        raise ValueError("packed sequences have no deep value network: its weights are per call")
     check_arguments(
         *(x.unsqueeze(0) for x in (q, k, v)),
         spec=spec,
@@ -114,3 +112,19 @@ def _check(
         eps=eps,
         backend=backend,
     )
+
+
+def _longest(cu_seqlens: Tensor, bound: int | None, tokens: int) -> int:
+    if cu_seqlens.is_cuda and bound is not None:
+        return bound
+    starts = cu_seqlens.cpu().long()
+    lengths = starts.diff()
+    if starts[0] != 0 or starts[-1] != tokens or (lengths < 0).any():
+        raise ValueError(
+            f"cu_seqlens must rise from 0 to the number of tokens, {tokens}, "
+            f"got {starts.tolist()[:8]}"
+        )
+    longest = int(lengths.max())
+    if bound is not None and bound < longest:
+        raise ValueError(f"max_seqlen is {bound}, but a sequence has {longest} tokens")
+    return longest

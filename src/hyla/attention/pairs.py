@@ -30,9 +30,11 @@ def codes_of_pairs(
     nothing needs more. `attention` documents the other arguments.
     """
     queries, keys = pairs.to(q.device).unbind(dim=1)
-    if causal:
-        mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
     bias, mask, code_multiplier = (_rows(x, queries) for x in (bias, mask, code_multiplier))
+    if causal:
+        last = queries % q.shape[1] + k.shape[1] - q.shape[1]  # the last key that each query sees
+        seen = torch.arange(k.shape[1], device=q.device) <= last[:, None]
+        mask = seen if mask is None else mask & seen
     rows = codes_of_all(
         q[:, queries],
         k,

@@ -6,7 +6,7 @@ nonlinearity `phi`). No class and no branch per variant.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -118,16 +118,17 @@ PRESETS: Mapping[str, AttentionSpec] = {
 
 
 def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
-    """Return the spec itself, or the preset of that name."""
+    """Return the spec itself, or the preset of that name; `hyla.silu` is HYLA with φ = SiLU."""
     if isinstance(attention, AttentionSpec):
         return attention
     if not isinstance(attention, str):
         raise ValueError(
             f"attention must be a preset name or an AttentionSpec, got {type(attention).__name__}"
         )
-    if attention not in PRESETS:
+    preset, _, phi = attention.partition(".")
+    if preset not in PRESETS:
         raise ValueError(
-            f"attention {attention!r} is unknown{nearest(attention, PRESETS)}; "
+            f"attention {attention!r} is unknown{nearest(preset, PRESETS)}; "
             f"choose from {sorted(PRESETS)} or pass an AttentionSpec"
         )
-    return PRESETS[attention]
+    return replace(PRESETS[preset], phi=phi) if phi else PRESETS[preset]

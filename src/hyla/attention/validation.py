@@ -21,6 +21,7 @@ def check_arguments(
     code_multiplier: Tensor | None,
     eps: float,
     backend: str,
+    return_code: bool | Tensor = False,
 ) -> None:
     """Raise a ValueError for anything `attention` could not compute with."""
     _check_operands(q, k, v)
@@ -29,6 +30,8 @@ def check_arguments(
     for name, tensor in (("bias", bias), ("mask", mask), ("code_multiplier", code_multiplier)):
         if tensor is not None:
             _check_broadcast(name, tensor, pairwise)
+            if tensor.device != q.device:
+                raise ValueError(f"{name} is on {tensor.device}, but q is on {q.device}; move it")
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(
             f"mask must be boolean with True = attend, got {mask.dtype}; pass mask.bool(), or "
@@ -41,6 +44,8 @@ def check_arguments(
     _check_value_weight(spec, value_weight, H, v.shape[-1])
     if eps <= 0:
         raise ValueError(f"eps must be positive, got {eps}: heads that are all 0 would give NaN")
+    if not isinstance(return_code, bool):
+        _check_pairs(return_code)
     if backend not in BACKENDS:
         raise ValueError(
             f"backend {backend!r} is unknown{nearest(backend, BACKENDS)}; choose from {BACKENDS}"
@@ -74,6 +79,16 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
     if 0 in (*q.shape[2:], v.shape[-1]):
         raise ValueError(
             f"heads and head sizes must be positive, got q {tuple(q.shape)} and v {tuple(v.shape)}"
+        )
+
+
+def _check_pairs(pairs: Tensor) -> None:
+    fits = isinstance(pairs, Tensor) and pairs.ndim == 2 and pairs.shape[1] == 2
+    if not fits or pairs.is_floating_point() or pairs.dtype == torch.bool:
+        given = f"{pairs.dtype} {tuple(pairs.shape)}" if isinstance(pairs, Tensor) else repr(pairs)
+        raise ValueError(
+            "return_code must be True, False or an integer tensor of (query, key) pairs [P, 2], "
+            f"got {given}"
         )
 
 

@@ -145,6 +145,11 @@ def _decode_row(shape: Shape) -> dict[str, Any]:
     _, k, v = (x.detach() for x in _draw(shape))
     q = torch.randn(shape.B, 1, shape.H, shape.D, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
+        options = {"spec": PRESETS["hyla"], "scale": shape.D**-0.5, "eps": 1e-6}
+        want = reference_attention(q.double(), k.double(), v.double(), **options)[0]
+        error = (_hyla(q, k, v) - want).norm() / want.norm()
+        if not error <= 2**-7:
+            raise SystemExit(f"decoding {shape}: the output is off by {error:.1e}")
         ours = microseconds(lambda: _hyla(q, k, v))
         one, keys, values = (x.transpose(1, 2).contiguous() for x in (q, k, v))
         softmax = microseconds(lambda: F.scaled_dot_product_attention(one, keys, values))

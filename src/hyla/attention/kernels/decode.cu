@@ -33,8 +33,8 @@ struct Tensor4 {  // [batch, token, head, d] with d contiguous; strides in eleme
 
 struct Arguments {
     Tensor4 q, k, v;
-    const void *bias;  // [biases, head, key], key contiguous
-    long long bias_batch, bias_head;
+    const void *bias;  // [biases, head, key]
+    long long bias_batch, bias_head, bias_key;
     const unsigned char *padding;  // [batch, key], 0 = masked
     float *output;                 // [split, batch, head, d]
     int batch, keys, keys_per_block, batch_per_bias;
@@ -103,8 +103,8 @@ DEVICE void scores(Memory &memory, const Arguments &a, int sequence, int first, 
                 for (int j = 0; j < 8; ++j) s += x[j] * q[d + j];
             }
             if constexpr (BIASED != 0) {
-                const long long at =
-                    sequence / a.batch_per_bias * a.bias_batch + head * a.bias_head + key;
+                const long long at = sequence / a.batch_per_bias * a.bias_batch +
+                                     head * a.bias_head + key * a.bias_key;
                 s += BIASED == 1 ? static_cast<const float *>(a.bias)[at]
                                  : to_float(static_cast<const Scalar *>(a.bias)[at]);
             }

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from hyla.attention.kernels import nvrtc
 from hyla.attention.kernels.formula import Formula, read_sources
+from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.packing import Packing
+from hyla.attention.kernels.tensors import Tensor4, aligned, tensor4, why_apart
 
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
@@ -39,7 +41,7 @@ def why_unsupported(
     heads, width = q.shape[2:]
     if q.shape[1] != 1 or packing is not None:
         return "it takes one query per sequence"
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+    if needs_gradient(q, k, v, bias):
         return "decoding has no gradient"
     if k.shape != v.shape:
         return f"values must be as wide as keys, got k {tuple(k.shape)} and v {tuple(v.shape)}"
@@ -52,9 +54,10 @@ def why_unsupported(
         return f"it takes bfloat16, float16 or float32, got {q.dtype}"
     if bias is not None and bias.dtype not in (torch.float32, q.dtype):
         return f"bias must be float32 or {q.dtype}, got {bias.dtype}"
-    if q.device.type not in DEVICES:
-        return f"all tensors must be on one CUDA device, got {q.device}"
-    return nvrtc.why_unavailable() if q.device.type == "cuda" else None
+    reason = why_apart(q, k, v, bias, padding, kinds=DEVICES)
+    if reason is None and q.device.type == "cuda":
+        reason = nvrtc.why_unavailable()
+    return reason
 
 
 def forward(
@@ -69,18 +72,18 @@ def forward(
     """Return the output [B, 1, H, D]."""
     batch, _, heads, width = q.shape
     keys = k.shape[1]
-    q, k, v = (_aligned(x) for x in (q, k, v))
+    q, k, v = (aligned(x) for x in (q, k, v))
     splits = max(1, min(math.ceil(_FULL / max(batch, 1)), math.ceil(keys / _ROUND)))
     per_block = max(_ROUND, math.ceil(keys / splits / _ROUND) * _ROUND)
     splits = max(1, math.ceil(keys / per_block))
     output = torch.empty(splits, batch, heads, width, dtype=torch.float32, device=q.device)
     arguments = Arguments()
     for name, x in (("q", q), ("k", k), ("v", v)):
-        setattr(arguments, name, Tensor4(x.data_ptr(), *x.stride()[:3]))
+        setattr(arguments, name, tensor4(x))
     if bias is not None:
         arguments.bias = bias.data_ptr()
-        arguments.bias_batch, arguments.bias_head = bias.stride()[:2]
-    arguments.batch_per_bias = batch // len(bias) if bias is not None else 1
+        arguments.bias_batch, arguments.bias_head, _, arguments.bias_key = bias.stride()
+    arguments.batch_per_bias = max(1, batch // max(1, len(bias))) if bias is not None else 1
     arguments.padding = padding.data_ptr() if padding is not None else None
     arguments.output = output.data_ptr()
     arguments.batch, arguments.keys, arguments.keys_per_block = batch, keys, per_block
@@ -108,31 +111,13 @@ def backward(*given: object, **options: object) -> tuple[Tensor, Tensor, Tensor,
     raise RuntimeError("decoding has no gradient: run it under torch.no_grad()")
 
 
-def _aligned(x: Tensor) -> Tensor:
-    """Make heads loadable in pieces of 16 bytes."""
-    step = 16 // x.element_size()
-    loadable = x.stride(-1) == 1 and all(s % step == 0 for s in x.stride()[:-1])
-    # Not `contiguous`: that keeps what is contiguous but starts at an odd address.
-    good = loadable and x.data_ptr() % 16 == 0
-    return x if good else x.clone(memory_format=torch.contiguous_format)
-
-
-class Tensor4(ctypes.Structure):
-    """`struct Tensor4` of the kernel."""
-
-    _fields_ = (
-        ("at", ctypes.c_void_p),
-        *((axis, ctypes.c_longlong) for axis in ("batch", "token", "head")),
-    )
-
-
 class Arguments(ctypes.Structure):
     """`struct Arguments` of the kernel, field by field."""
 
     _fields_ = (
         *((name, Tensor4) for name in ("q", "k", "v")),
         ("bias", ctypes.c_void_p),
-        *((f"bias_{axis}", ctypes.c_longlong) for axis in ("batch", "head")),
+        *((f"bias_{axis}", ctypes.c_longlong) for axis in ("batch", "head", "key")),
         ("padding", ctypes.c_void_p),
         ("output", ctypes.c_void_p),
         *((name, ctypes.c_int) for name in ("batch", "keys", "keys_per_block", "batch_per_bias")),

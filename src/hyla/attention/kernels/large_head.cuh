@@ -30,12 +30,12 @@ struct Tensor4 {  // [batch, token, head, d] with d contiguous; strides in eleme
 
 struct Arguments {
     Tensor4 q, k, v, upstream;
-    const void *bias;                        // [biases, head, query, key], key contiguous
-    long long bias_batch, bias_head, bias_query;
+    const void *bias;                        // [biases, head, query, key]
+    long long bias_batch, bias_head, bias_query, bias_key;
     const unsigned char *padding;            // [batch, key], 0 = masked
     const int *query_starts, *key_starts;    // packed sequences: batch + 1 offsets; or null
     Half *first, *second;                    // contiguous: O; dQ; dK and dV
-    float *query_gradient;                   // contiguous, to be scaled
+    float *query_gradient;                   // contiguous
     float *bias_gradient;                    // [slabs, head, query, key]
     int batch, queries, keys;
     int batch_per_bias, batch_per_slab;
@@ -132,7 +132,7 @@ DEVICE bool visible(const Arguments &a, const Sequence &s, int query, int key) {
 
 DEVICE float bias_of(const Arguments &a, const Sequence &s, int head, int query, int key) {
     const long long at = s.index / a.batch_per_bias * a.bias_batch + head * a.bias_head +
-                         query * a.bias_query + key;
+                         query * a.bias_query + key * a.bias_key;
     return BIASED == 1 ? static_cast<const float *>(a.bias)[at]
                        : first_of(static_cast<const Half *>(a.bias)[at]);
 }
@@ -186,11 +186,12 @@ DEVICE void add_bias(float (&c)[4], const Arguments &a, const Sequence &s, int h
     }
 }
 
-// What makes a code of scores, given the sum of their squares.
-DEVICE float code_factor(const Arguments &a, float squares, bool seen) {
-    const float scale = SCALED ? 1.f : a.scale;
-    const float mean = squares * (1.f / HEADS) * scale * scale;
-    return !seen ? 0.f : NORMALISED ? scale * rsqrtf(mean + a.eps) : scale;
+DEVICE float remaining_scale(const Arguments &a) { return SCALED ? 1.f : a.scale; }
+
+// What RMSHead divides by, inverted, given the sum of squares; 0 for a masked pair.
+DEVICE float inverse_root(const Arguments &a, float squares, bool seen) {
+    const float scale = remaining_scale(a), mean = squares * (1.f / HEADS) * scale * scale;
+    return !seen ? 0.f : NORMALISED ? rsqrtf(mean + a.eps) : 1.f;
 }
 
 // ---------------------------------------------------------------- products over heads and keys

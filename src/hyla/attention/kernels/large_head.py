@@ -17,7 +17,9 @@ from torch import Tensor
 
 from hyla.attention.kernels import nvrtc
 from hyla.attention.kernels.formula import Formula, read_sources
+from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.packing import Packing
+from hyla.attention.kernels.tensors import Tensor4, aligned, tensor4, why_apart
 
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
@@ -81,27 +83,32 @@ def why_unsupported(
         return "packed sequences take no bias"
     if bias is not None and bias.dtype not in (torch.float32, q.dtype):
         return f"bias must be float32 or {q.dtype}, got {bias.dtype}"
-    given = [x for x in (q, k, v, bias, padding) if x is not None]
-    if any(x.device != q.device for x in given) or q.device.type not in DEVICES:
-        devices = ", ".join(sorted({str(x.device) for x in given}))
-        return f"all tensors must be on one CUDA device, got {devices}"
-    reason = nvrtc.why_unavailable() if q.device.type == "cuda" else None
+    reason = why_apart(q, k, v, bias, padding, kinds=DEVICES)
+    if reason is None and q.device.type == "cuda":
+        reason = nvrtc.why_unavailable()
     if reason is not None:
         return reason
-    needs_gradient = torch.is_grad_enabled() and any(
-        x.requires_grad for x in (q, k, v, bias) if x is not None
-    )
-    return _why_too_large(heads, width, needs_gradient, q.device.type, q.device.index)
+    heads, width = _settled(heads, MAX_HEADS), _settled(width, MAX_WIDTH)
+    differentiated = needs_gradient(q, k, v, bias)
+    return _why_too_large(heads, width, differentiated, q.device.type, q.device.index)
+
+
+def _settled(size: int, largest: int) -> int:
+    """Return `size` as a constant, also where a compiler keeps it symbolic."""
+    for constant in range(1, largest + 1):
+        if constant == size:
+            return constant
+    return size
 
 
 @torch.compiler.assume_constant_result
 def _why_too_large(
-    heads: int, width: int, needs_gradient: bool, kind: str, index: int | None
+    heads: int, width: int, differentiated: bool, kind: str, index: int | None
 ) -> str | None:
     device = torch.device(kind if index is None else f"{kind}:{index}")
     if kind == "cuda" and torch.cuda.get_device_capability(device) < (9, 0):
         return "its matrix instructions need compute capability 9.0 (Hopper) or newer"
-    for name in ("forward", "query", "key") if needs_gradient else ("forward",):
+    for name in ("forward", "query", "key") if differentiated else ("forward",):
         if not _plans(name, heads, _padded(width), _shared_memory(device)):
             return (
                 f"H = {heads} heads of D = {width} do not fit into shared memory (the {name} pass)"
@@ -159,7 +166,7 @@ def backward(
     if bias is not None and bias_gradient:
         mode, slabs = _bias_gradient_slabs(bias, len(q), deterministic)
         arguments.bias_gradient = slabs.data_ptr()
-        arguments.batch_per_slab = len(q) // len(slabs)
+        arguments.batch_per_slab = max(1, len(q) // max(1, len(slabs)))
     dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (k, v))
     arguments.first, arguments.second = dk.data_ptr(), dv.data_ptr()
     launch = functools.partial(_launch, formula=formula, q=q, bias=bias, padding=padding)
@@ -172,10 +179,11 @@ def backward(
         sums = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         arguments.query_gradient = sums.data_ptr()
         launch("key", choose_plan("key", q), arguments=arguments, mode=mode, adds=True)
-        dq = (sums * formula.scale).to(q.dtype)
+        dq = sums.to(q.dtype)
     dbias = None
     if bias is not None and slabs is not None:
-        dbias = slabs.unflatten(0, (len(bias), -1)).sum(1).to(bias.dtype)
+        shared = len(slabs) // max(1, len(bias))
+        dbias = slabs.unflatten(0, (len(bias), shared)).sum(1).to(bias.dtype)
     return _trimmed(dq, width), _trimmed(dk, width), _trimmed(dv, width), dbias
 
 
@@ -193,7 +201,10 @@ def _bias_gradient_slabs(bias: Tensor, batch: int, deterministic: bool) -> tuple
 def choose_plan(pass_name: str, q: Tensor) -> Plan:
     """Choose the plan of a pass for heads shaped as in q [B, T, H, D]."""
     heads, width = q.shape[2:]
-    return _plans(pass_name, heads, _padded(width), _shared_memory(q.device))[0]
+    plans = _plans(pass_name, heads, _padded(width), _shared_memory(q.device))
+    if not plans:
+        raise ValueError(f"no plan of the {pass_name} pass fits H = {heads}, D = {width}")
+    return plans[0]
 
 
 @functools.cache
@@ -274,12 +285,7 @@ def _padded(width: int) -> int:
 def _aligned(x: Tensor) -> Tensor:
     """Make heads a multiple of 16 wide and loadable in pieces of 16 bytes."""
     missing = _padded(x.shape[-1]) - x.shape[-1]
-    if missing:
-        x = F.pad(x, (0, missing))
-    loadable = x.stride(-1) == 1 and all(s % 8 == 0 for s in x.stride()[:-1])
-    # Not `contiguous`: that keeps what is contiguous but starts at an odd address.
-    good = loadable and x.data_ptr() % 16 == 0
-    return x if good else x.clone(memory_format=torch.contiguous_format)
+    return aligned(F.pad(x, (0, missing)) if missing else x)
 
 
 def _trimmed(x: Tensor, width: int) -> Tensor:
@@ -289,22 +295,13 @@ def _trimmed(x: Tensor, width: int) -> Tensor:
 # ------------------------------------------------------------------ the launch
 
 
-class Tensor4(ctypes.Structure):
-    """`struct Tensor4` of the kernel."""
-
-    _fields_ = (
-        ("at", ctypes.c_void_p),
-        *((axis, ctypes.c_longlong) for axis in ("batch", "token", "head")),
-    )
-
-
 class Arguments(ctypes.Structure):
     """`struct Arguments` of the kernel, field by field."""
 
     _fields_ = (
         *((name, Tensor4) for name in ("q", "k", "v", "upstream")),
         ("bias", ctypes.c_void_p),
-        *((f"bias_{axis}", ctypes.c_longlong) for axis in ("batch", "head", "query")),
+        *((f"bias_{axis}", ctypes.c_longlong) for axis in ("batch", "head", "query", "key")),
         *((name, ctypes.c_void_p) for name in ("padding", "query_starts", "key_starts")),
         *((name, ctypes.c_void_p) for name in ("first", "second")),
         *((name, ctypes.c_void_p) for name in ("query_gradient", "bias_gradient")),
@@ -328,15 +325,15 @@ def _arguments(
     arguments = Arguments()
     for name, x in (("q", q), ("k", k), ("v", v), ("upstream", upstream)):
         if x is not None:
-            setattr(arguments, name, Tensor4(x.data_ptr(), *x.stride()[:3]))
+            setattr(arguments, name, tensor4(x))
     arguments.batch, arguments.queries, arguments.keys = len(q), q.shape[1], k.shape[1]
     arguments.batch_per_bias = arguments.batch_per_slab = 1
     if bias is not None:
         arguments.bias = bias.data_ptr()
-        arguments.batch_per_bias = len(q) // len(bias)
-        arguments.bias_batch, arguments.bias_head, arguments.bias_query, last = bias.stride()
-        assert last == 1, "ops hands over biases whose keys are contiguous"
-    if padding is not None:
+        arguments.batch_per_bias = max(1, len(q) // max(1, len(bias)))
+        for axis, stride in zip(("batch", "head", "query", "key"), bias.stride(), strict=True):
+            setattr(arguments, f"bias_{axis}", stride)
+    if padding is not None:  # contiguous: `ops` sees to it
         arguments.padding = padding.data_ptr()
     if packing is not None:
         arguments.query_starts = packing.query_starts.data_ptr()

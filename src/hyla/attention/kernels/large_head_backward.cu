@@ -3,7 +3,7 @@
 //     dz = Σ_h a[h] G[q,h]          one product per query        dp = dz · φ'(p)
 //     da[h] = G[q,h]·z + dp·V[k,h]  per query, and per key
 //     ds = r (da − a · mean_h(da a))                             (RMSHead; else da)
-//     dV[k,h] += Σ_q a dp (per key),   dK[k,h] += scale Σ_q ds Q,   dQ[q,h] += scale Σ_k ds K
+//     dV[k,h] += Σ_q a dp (per key),   dK[k,h] += Σ_q (scale ds) Q,   dQ[q,h] += Σ_k (scale ds) K
 //
 // The key pass makes dK and dV and, if ADDS_QUERY_GRADIENT, adds its share of dQ to global memory
 // atomically. For sums in a fixed order it leaves dQ to the query pass, which computes everything
@@ -43,7 +43,7 @@ struct Memory {
     Half k[KEYS * TOKEN_PITCH], v[KEYS * TOKEN_PITCH];
     Half q[OWN_QUERIES * TOKEN_PITCH], g[OWN_QUERIES * TOKEN_PITCH];
     Half code[8 * CODE_ROW];
-    float factor[8 * KEYS];  // r, and 0 for a masked pair
+    float inverse[8 * KEYS];  // r, and 0 for a masked pair
     union {
         float4 squares[WARPS][KEY_UNITS][WARP];
         float from_z[8 * PAIR_ROW];  // G·z
@@ -99,10 +99,9 @@ DEVICE void code(const Scores &score, const Seen &seen, Memory &memory, const Ar
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
             const int key = unit * 16 + key_of(e), query = query_of(e);
-            const float factor = code_factor(a, sum[e], seen[unit][e]);
-            if (my_warp() == 0) {
-                memory.factor[query * KEYS + key] = SCALED ? factor : factor / a.scale;
-            }
+            const float r = inverse_root(a, sum[e], seen[unit][e]);
+            if (my_warp() == 0) memory.inverse[query * KEYS + key] = r;
+            const float factor = remaining_scale(a) * r;
 #pragma unroll
             for (int i = 0; i < HEADS_PER_WARP; ++i) {
                 const int head = my_warp() + i * WARPS;
@@ -242,6 +241,10 @@ DEVICE void code_gradient(Memory &memory, const Half *upstream) {
     }
 }
 
+DEVICE float in_range(float x) {  // bf16 has the range of float32
+    return FLOAT16 ? fminf(fmaxf(x, -65504.f), 65504.f) : x;
+}
+
 DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
                            int first_key) {
     for (int pair = threadIdx.x; pair < 8 * KEYS; pair += THREADS) {
@@ -255,11 +258,13 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
             da[h] = from_z[h] + from_p[h];
             if constexpr (NORMALISED) mean += da[h] * first_of(code[h]) * (1.f / HEADS);
         }
-        const float r = memory.factor[pair];
+        const float r = memory.inverse[pair];
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
             const float ds = r * (da[h] - first_of(code[h]) * mean);
-            memory.ds[(h * 8 + query) * SCORE_PITCH + key] = static_cast<Half>(pack(ds, 0.f));
+            // Scaled here, where it keeps fp16 in its range, and nowhere later.
+            memory.ds[(h * 8 + query) * SCORE_PITCH + key] =
+                static_cast<Half>(pack(in_range(ds * a.scale), 0.f));
             if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
                 if (r == 0.f) continue;
                 const long long slab = s.index / a.batch_per_slab;
@@ -409,8 +414,7 @@ DEVICE void store_gradients(const Arguments &a, const Sequence &s, int first_key
                     const float(&c)[4] = dk[i][unit][n];
                     Half *to = a.first + ((start + key) * HEADS + head) * WIDTH + n * 8 +
                                lane % 4 * 2;
-                    *reinterpret_cast<Pair *>(to) =
-                        pack(c[2 * upper] * a.scale, c[2 * upper + 1] * a.scale);
+                    *reinterpret_cast<Pair *>(to) = pack(c[2 * upper], c[2 * upper + 1]);
                 }
             }
         }
@@ -521,7 +525,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
                     const int d = slice * 16 + my_lane() / 4 + e / 2 * 8;
                     if (query >= s.queries) continue;
                     store_half(a.first + ((start + query) * HEADS + head) * WIDTH + d,
-                               dq[i][group][slice][e] * a.scale);
+                               dq[i][group][slice][e]);
                 }
             }
         }

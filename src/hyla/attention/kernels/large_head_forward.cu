@@ -77,7 +77,9 @@ DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, in
                 add_squares(sum, score[g]);
             }
 #pragma unroll
-            for (int e = 0; e < 4; ++e) factor[e] = code_factor(a, sum[e], seen[e]);
+            for (int e = 0; e < 4; ++e) {
+                factor[e] = remaining_scale(a) * inverse_root(a, sum[e], seen[e]);
+            }
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) store_code(code, score[g], factor, g);
         } else {
@@ -91,7 +93,9 @@ DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, in
                 }
             }
 #pragma unroll
-            for (int e = 0; e < 4; ++e) factor[e] = code_factor(a, sum[e], seen[e]);
+            for (int e = 0; e < 4; ++e) {
+                factor[e] = remaining_scale(a) * inverse_root(a, sum[e], seen[e]);
+            }
 #pragma unroll 1
             for (int g = 0; g < GROUPS; ++g) {
                 group_scores(score, a, s, keys, queries, g, first_query + row, first_key + column,

@@ -6,11 +6,12 @@ as one launch; a bias of each model's own becomes P biases, each shared by that 
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import GradInterpreter, retrieve_all_functorch_interpreters
 
 from hyla.attention.kernels import decode, large_head, small_head
 from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.gradients import under_torch_func_grad, why_not_forward_mode
 from hyla.attention.kernels.packing import Packing
+from hyla.attention.precision import in_autocast_dtype
 
 KERNELS = {"small_head": small_head, "large_head": large_head, "decode": decode}
 
@@ -27,6 +28,9 @@ def choose_kernel(
 ) -> tuple[str | None, str]:
     """Return the kernel for a call, and if there is none, why."""
     arguments = (q, k, v, bias, padding, packing, formula)
+    reason = why_not_forward_mode(q, k, v, bias)
+    if reason is not None:
+        return None, reason
     if q.shape[1] == 1 and decode.why_unsupported(*arguments) is None:
         return "decode", ""
     name = "small_head" if q.shape[-1] <= small_head.MAX_WIDTH else "large_head"
@@ -54,26 +58,25 @@ def fused_attention(
     lets the last query see the last key, the one before it all but the last, and so on. A masked
     pair contributes nothing and receives no gradient.
 
-    Sums are float32. Under autocast, q, k and v are cast to its dtype. The bias gradient is summed
-    by atomics unless `deterministic` (or torch's global setting) asks for sums in a fixed order;
-    everything else always is.
+    Sums are float32. Under autocast, q, k and v are cast to its dtype. The gradient of the bias
+    and, for large heads, of q are added up atomically unless `deterministic` (or torch's global
+    setting) asks for sums in a fixed order; everything else always has one.
 
     Raises ValueError with the reason where the kernel cannot run; its `why_unsupported` tells
     beforehand.
     """
-    if torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    reason = KERNELS[kernel].why_unsupported(q, k, v, bias, padding, packing, formula)
+    q, k, v = (in_autocast_dtype(x) for x in (q, k, v))
+    reason = why_not_forward_mode(q, k, v, bias) or KERNELS[kernel].why_unsupported(
+        q, k, v, bias, padding, packing, formula
+    )
     if reason is not None:
         raise ValueError(f"the fused {kernel} kernel cannot run here: {reason}")
-    if bias is not None and bias.stride(-1) != 1:
-        bias = bias.contiguous()
+    padding = None if padding is None else padding.contiguous()
     packed = (None, None, 0, 0)
     if packing is not None:
         starts = (packing.query_starts, packing.key_starts)
         packed = (*starts, packing.longest_query, packing.longest_key)
-    run = _FunctionalAttention.apply if _under_torch_func_grad() else _attention
+    run = _FunctionalAttention.apply if under_torch_func_grad() else _attention
     return run(
         *(q, k, v, bias, padding, *packed),
         *(kernel, formula.normalisation, formula.value, formula.phi),
@@ -183,7 +186,7 @@ def _save(ctx, inputs, output):
 
 def _differentiate(ctx, upstream):
     bias_gradient = ctx.saved_tensors[3] is not None and ctx.needs_input_grad[3]
-    run = _FunctionalGradient.apply if _under_torch_func_grad() else _attention_backward
+    run = _FunctionalGradient.apply if under_torch_func_grad() else _attention_backward
     dq, dk, dv, dbias = run(upstream, *ctx.saved_tensors, *ctx.options, bias_gradient)
     unused = [None] * (3 + len(ctx.options))  # padding, the packing, and what is not a tensor
     return dq, dk, dv, dbias if bias_gradient else None, *unused
@@ -223,12 +226,6 @@ class _FunctionalGradient(torch.autograd.Function):
         raise RuntimeError("fused attention has no second derivative: use backend='reference'")
 
 
-def _under_torch_func_grad() -> bool:
-    if torch.compiler.is_compiling():
-        return False
-    return any(isinstance(x, GradInterpreter) for x in retrieve_all_functorch_interpreters())
-
-
 # ------------------------------------------------------------------ vmap
 
 
@@ -239,7 +236,7 @@ def _fold(x: Tensor, mapped: int | None, size: int) -> Tensor:
 
 
 def _fold_optional(x: Tensor | None, mapped: int | None, size: int) -> Tensor | None:
-    return None if x is None else _fold(x, mapped, size)
+    return None if x is None else _fold(x, mapped, size).contiguous()
 
 
 def _refuse_packing(starts: Tensor | None) -> None:
