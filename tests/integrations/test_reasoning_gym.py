@@ -103,6 +103,14 @@ def test_scores(gym):
         strict.score_answer("[0, 0, 0, 0]", {"answer": "blue"})
 
 
+def test_entries_that_do_not_say_what_is_scored_are_scored_whole(gym):
+    data = dataset(gym, seed=0)
+    entry = data[0]
+    del entry["metadata"]["scored"]
+    assert data.score_answer(entry["answer"], entry) == 1.0
+    assert data.score_answer("[0, 0, 0, 9]", entry) == 0.0
+
+
 def test_distractors_are_not_scored(gym):
     data = dataset(gym, seed=0, num_distractors=2)
     entry = data[3]

@@ -121,3 +121,12 @@ def test_processes_give_the_same_in_the_same_order():
             assert one[2] == two[2]
             assert np.array_equal(one[1].tokens, two[1].tokens)
             assert one[1].lengths == two[1].lengths
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    for kind in (CorpusError, ImportError):
+        with pytest.raises(kind, match=r"need SentencePiece: pip install \"hyla\[language\]\""):
+            Tokenizer(b"")

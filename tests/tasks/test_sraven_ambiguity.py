@@ -18,7 +18,12 @@ from hyla.tasks.sraven import (
     generator,
 )
 from hyla.tasks.sraven.conflicts import Conflicts
-from hyla.tasks.sraven.generator import LEFT_AMBIGUOUS, MOST_CANDIDATES, num_candidates
+from hyla.tasks.sraven.generator import (
+    LEFT_AMBIGUOUS,
+    MOST_CANDIDATES,
+    left_ambiguous,
+    num_candidates,
+)
 from hyla.tasks.sraven.matching import BestMatching
 
 
@@ -125,6 +130,25 @@ def test_table_a2(num_values, in_paper, error):
     assert abs(fraction - in_paper) < 2.5 * (error**2 + own_error**2) ** 0.5
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8])
+@pytest.mark.parametrize("value", [-1, 8])
+def test_the_authors_check_wants_the_true_panel(value, dtype):
+    panels = draw(SravenConfig(), 5).to(dtype)
+    panels[3, -1, -1, 2] = value
+    message = rf"true query panel.* instance 3 .* {value} at position 2 .* row 2, column 2"
+    with pytest.raises(ValueError, match=message):
+        ambiguous_by_authors(panels, SravenConfig())
+
+
+@pytest.mark.parametrize("permuted", [True, False], ids=["permuted", "unpermuted"])
+def test_no_instances_no_verdicts(permuted):
+    task = SravenConfig()
+    none = draw(task, 1)[:0]
+    assert ambiguous_by_authors(none, task, permuted=permuted).shape == (0,)
+    assert Conflicts(task, permuted=permuted)(none.permute(2, 1, 3, 0)).shape == (0,)
+    assert Solver(task)(none, permuted=permuted).answer.shape == (0, 4)
+
+
 # --- matchings ------------------------------------------------------------------------------------
 
 
@@ -152,6 +176,7 @@ TASK = Sraven(SravenConfig(num_values=6, unambiguous=True))
 PLAIN = Sraven(SravenConfig(num_values=6))
 
 
+@pytest.mark.filterwarnings("ignore:.*stay ambiguous")  # where there are few values
 @settings(max_examples=20, deadline=None)
 @given(
     num_features=st.integers(2, 4),
@@ -204,6 +229,31 @@ def test_the_number_of_draws_leaves_few():
     assert num_candidates(SravenConfig(num_values=3), permuted=True) == MOST_CANDIDATES
 
 
+def test_it_says_once_how_many_it_cannot_avoid(recwarn):
+    generator._warn.cache_clear()
+    task = Sraven(SravenConfig(num_values=3, unambiguous=True))
+    samplers = [task.sampler(split, seeds=[0], batch_size=2048) for split in ("train", "ood")]
+    [warning] = recwarn
+    assert "32 draws" in str(warning.message)
+    assert "more values (num_values is 3)" in str(warning.message)
+    assert warning.filename == __file__
+    expected = left_ambiguous(task.config, permuted=True)
+    assert f"{100 * expected:.2g} %" in str(warning.message)
+    solution = Solver(task.config)(samplers[0].instances(0).panels[0])
+    measured = ambiguous_by_definition(solution).double().mean().item()
+    # The share of one draw is known to 0.4 %, so that of 32 to a seventh of itself.
+    assert measured == pytest.approx(expected, rel=0.4)
+
+
+def test_it_says_nothing_where_few_are_left(recwarn):
+    generator._warn.cache_clear()
+    task = SravenConfig(num_values=4, unambiguous=True)
+    Sraven(task).sampler("train", seeds=[0], batch_size=1)
+    assert 0 < left_ambiguous(task, permuted=True) < LEFT_AMBIGUOUS
+    assert not recwarn.list
+
+
+@pytest.mark.filterwarnings("ignore:.*stay ambiguous")
 def test_if_all_draws_are_ambiguous_the_last_is_kept(monkeypatch):
     solver = Solver(TASK.config)
     draws = []

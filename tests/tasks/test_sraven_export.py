@@ -12,6 +12,7 @@ from hyla import __version__  # noqa: E402
 from hyla.tasks.sraven import Solver, Sraven, SravenConfig  # noqa: E402
 from hyla.tasks.sraven import export as export_module  # noqa: E402
 from hyla.tasks.sraven.export import ExportSettings, export  # noqa: E402
+from hyla.tasks.sraven.generator import left_ambiguous  # noqa: E402
 from hyla.tasks.sraven.problem import Problems  # noqa: E402
 
 
@@ -84,6 +85,22 @@ def test_the_datasheet_describes_every_column_and_split(tmp_path):
         assert "248" in page
         assert "Ambiguity" in page
         assert ("map_answer" in page) == labels
+
+
+@pytest.mark.filterwarnings("ignore:.*stay ambiguous")
+def test_the_datasheet_says_what_the_unambiguous_mode_leaves(tmp_path):
+    config = SravenConfig(num_values=3, unambiguous=True)
+    splits = ("train", "ood", "test_unpermuted")
+    export(tmp_path, settings(config=config, splits=splits, labels=False))
+    page = (tmp_path / "README.md").read_text()
+    expected = json.loads((tmp_path / "export.json").read_text())["expected_ambiguous"]
+    assert expected == {
+        split: left_ambiguous(config, permuted="unpermuted" not in split) for split in splits
+    }
+    assert expected["train"] > 0.05
+    for split, share in expected.items():
+        assert f"`{split}`: {100 * share:.2g} %" in page
+    assert "and rare" not in page
 
 
 def test_the_summary_lists_combinations_and_files(tmp_path):

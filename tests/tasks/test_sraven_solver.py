@@ -230,6 +230,14 @@ def test_readings_spell_out_the_solution(permuted):
         assert probabilities == sorted(probabilities, reverse=True)
 
 
+@pytest.mark.parametrize(("num_values", "dtype"), [(10, torch.uint8), (100, torch.int8)])
+def test_small_integers_are_read_like_large_ones(num_values, dtype):
+    # Sums of values, and differences, do not fit into the types that hold the values.
+    solver = Solver(SravenConfig(num_values=num_values))
+    for instance in draw(solver.config, 40):
+        assert solver.readings(instance.to(dtype)) == solver.readings(instance)
+
+
 def test_a_side_of_the_split_leaves_the_readings_that_it_allows():
     task = SravenConfig(num_values=4)
     side = Sraven(task).manifest(0).sides["ood"]
@@ -370,6 +378,19 @@ class TestBadInput:
         with pytest.raises(ValueError, match=message):
             ambiguous_by_authors(panels, SravenConfig())
 
+    @pytest.mark.parametrize(
+        ("num_values", "dtype"), [(128, torch.int8), (256, torch.uint8), (200, torch.uint16)]
+    )
+    def test_the_range_may_exceed_what_the_type_holds(self, num_values, dtype):
+        task = SravenConfig(num_values=num_values)
+        panels = draw(task, 20)
+        solver = Solver(task)
+        for field, wanted in zip(solver(panels.to(dtype)), solver(panels), strict=True):
+            assert torch.equal(field, wanted)
+        assert torch.equal(
+            ambiguous_by_authors(panels.to(dtype), task), ambiguous_by_authors(panels, task)
+        )
+
     @pytest.mark.parametrize("shape", [(3, 3, 4), (1, 3, 3, 5), (1, 9, 4), (1, 4, 3, 4)])
     def test_shape(self, shape):
         with pytest.raises(ValueError, match=r"shape \[batch, 3, 3, 4\].*got \["):
@@ -401,6 +422,10 @@ class TestBadInput:
         assert len(Solver(task)(draw(task, 2, split="test_unpermuted"), permuted=False).answer) == 2
         with pytest.raises(ValueError, match=r"2 \*\* \(num_features \* \(grid_size - 1\)\)"):
             Solver(SravenConfig(num_features=20, grid_size=6, rules=("constant", "addition")))
+        task = SravenConfig(num_features=21, rules=("constant", "addition"))
+        message = r"instance 0 .* 8 values .* 21 features.*8\^21 .* 2\^62; lower num_features or"
+        with pytest.raises(ValueError, match=message):
+            Solver(task)(draw(task, 1))
         with pytest.raises(ValueError, match="6 features in 4 columns stay below"):
             Conflicts(SravenConfig(num_features=8, grid_size=5), permuted=True)
         with pytest.raises(ValueError, match="num_features must be at most 14"):

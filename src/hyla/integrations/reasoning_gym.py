@@ -141,7 +141,7 @@ class SravenDataset(ProceduralDataset):
         return score_answer(
             answer,
             target,
-            scored=entry["metadata"]["scored"],
+            scored=entry["metadata"].get("scored"),  # older entries have no distractors
             partial_credit=self.config.partial_credit,
         )
 

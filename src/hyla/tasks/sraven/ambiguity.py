@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from hyla.tasks.sraven.checks import check_panels
+from hyla.tasks.sraven.checks import check_whole_grids
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.matching import BestMatching
 from hyla.tasks.sraven.rules import Context, Prescription, any_of, every
@@ -34,13 +34,14 @@ def ambiguous_by_authors(
     An instance counts if its columns can be put in such an order that each feature has some fitting
     rule that prescribes another value than the true one. A reading that is right about a single
     feature does not make an instance ambiguous. When distribute-three fits, and what it prescribes,
-    is also theirs (`_distribute_three_as_released`). The query panel must be the true one.
+    is also theirs (`_distribute_three_as_released`). The query panel must be the true one:
+    a hidden one is a ValueError.
 
     `permuted=False` leaves the columns in the order shown. Their check has no such mode: it tries
     all orders, so that it finds the same share of ambiguous instances in either kind of split.
     """
     config.refuse_distractors("the authors' check")
-    check_panels(panels, config)
+    check_whole_grids(panels, config)
     columns = config.grid_size if permuted else 1
     matching = BestMatching(
         num_features=config.num_features, num_columns=columns, device=panels.device

@@ -45,7 +45,7 @@ def datasheet(
     distractors = _DISTRACTORS.format(number=num_distractors) if num_distractors else ""
     limits = "\n".join(
         [
-            _AMBIGUITY_REJECTED if config["unambiguous"] else _AMBIGUITY,
+            _ambiguity(description),
             _LABELLED if description["labels"] else _UNLABELLED,
         ]
     )
@@ -105,6 +105,15 @@ MIT, as hyla.
 """
 
 
+def _ambiguity(description: Mapping[str, Any]) -> str:
+    if not description["config"]["unambiguous"]:
+        return _AMBIGUITY
+    shares = description["expected_ambiguous"].items()
+    return _AMBIGUITY_REJECTED + "".join(
+        f"\n  - `{split}`: {100 * left:.2g} %" for split, left in shares
+    )
+
+
 _DISTRACTORS = """
 
 Among the features are {number} distractors: they follow no rule, all their values are random. What
@@ -117,8 +126,9 @@ _AMBIGUITY = """\
 
 _AMBIGUITY_REJECTED = """\
 - **Ambiguity.** Contexts that fit several readings (choices of rules and of which positions belong
-  together) with different last panels were rejected and drawn again, a few times each. An instance
-  that stayed ambiguous through all draws is kept, and rare."""
+  together) with different last panels were rejected and drawn again, a limited number of times. An
+  instance that stayed ambiguous through all draws is kept. The share of these to expect, from the
+  estimate that the number of draws follows from:"""
 
 _LABELLED = """\
 - `ambiguous` marks the instances whose readings disagree about the last panel. Probabilities are

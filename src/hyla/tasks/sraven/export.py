@@ -27,7 +27,7 @@ from hyla.tasks.randomness import MAX_INSTANCES
 from hyla.tasks.sraven.ambiguity import ambiguous_by_definition
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.datasheet import datasheet
-from hyla.tasks.sraven.generator import Instances, Sraven
+from hyla.tasks.sraven.generator import Instances, Sraven, left_ambiguous
 from hyla.tasks.sraven.problem import is_permuted
 from hyla.tasks.sraven.solver import Solution, Solver
 
@@ -91,7 +91,7 @@ class ExportSettings:
     def describe(self) -> dict[str, Any]:
         """These settings with what follows from them, for JSON."""
         manifest = Sraven(self.config).manifest(self.seed)
-        return {
+        description = {
             "format": FORMAT,
             "hyla_version": __version__,
             "config": dataclasses.asdict(self.config),
@@ -101,6 +101,12 @@ class ExportSettings:
             "labels": self.labels,
             "manifest_hash": manifest.hash,
         }
+        if self.config.unambiguous:
+            description["expected_ambiguous"] = {
+                split: left_ambiguous(self.config, permuted=is_permuted(split))
+                for split in self.splits
+            }
+        return description
 
 
 def export(

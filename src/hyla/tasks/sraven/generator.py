@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ LEFT_AMBIGUOUS = 1e-5
 """The share of instances that may stay ambiguous in the unambiguous mode ..."""
 MOST_CANDIDATES = 32
 """... unless they would have to be drawn more often than this to get there."""
+
+_INSTANCES_COUNTED = 4096  # to estimate the share of ambiguous ones
 
 SIDE_OF_SPLIT = {
     "train": "train",
@@ -145,7 +148,10 @@ class SravenSampler(Sampler):
     With `SravenConfig(unambiguous=True)` instance n is the first of several draws whose context
     allows one answer only, by the paper's definition. The first draw is the instance that the plain
     mode would return. Should all draws be ambiguous, the last is returned as it is. There are so
-    many draws (`num_candidates`) that this happens to fewer than one instance in 100,000.
+    many draws (`num_candidates`) that this happens to fewer than one instance in 100,000, but never
+    more than 32 (`MOST_CANDIDATES`). Where nearly all instances are ambiguous, because there are
+    few values, these are not enough: a warning then says which share to expect
+    (`left_ambiguous`), in the paper's setting with three values about one in twelve.
     """
 
     def __init__(
@@ -181,6 +187,14 @@ class SravenSampler(Sampler):
             .contiguous()
         )
         if config.unambiguous:
+            left = left_ambiguous(config, permuted=self._permuted)
+            if left > LEFT_AMBIGUOUS:
+                _warn(
+                    f"unambiguous=True: of {'' if self._permuted else 'un'}permuted instances "
+                    f"{100 * left:.2g} % are expected to stay ambiguous through all "
+                    f"{self.num_candidates} draws; take more values (num_values is {K}) to leave "
+                    "fewer"
+                )
             self._conflicts = Conflicts(config, permuted=self._permuted, device=device)
             self._candidates = torch.arange(self.num_candidates, device=device).view(-1, 1)
         self._feature_radices = arrangement_radices(M, M, device=device)
@@ -270,30 +284,46 @@ class SravenSampler(Sampler):
         return grids.remainder(self._config.num_values)
 
 
-@functools.cache
 def num_candidates(config: SravenConfig, permuted: bool) -> int:
     """How often instances are drawn, so that few stay ambiguous (see `LEFT_AMBIGUOUS`).
 
-    It follows from the share of ambiguous ones among 4,096 instances of all combinations of rules.
-    These are always the same, so the number depends on the configuration alone.
+    It follows from the share of ambiguous ones among the same few thousand instances every time, so
+    it depends on the configuration alone.
     """
+    share = _ambiguous_share(config, permuted)
+    # Two standard errors, to be on the safe side.
+    share += 2 * math.sqrt(share * (1 - share) / _INSTANCES_COUNTED)
+    if share >= 1:
+        return MOST_CANDIDATES
+    return min(MOST_CANDIDATES, math.ceil(math.log(LEFT_AMBIGUOUS) / math.log(share)))
+
+
+def left_ambiguous(config: SravenConfig, *, permuted: bool) -> float:
+    """The share of instances that the unambiguous mode is expected to leave ambiguous."""
+    return _ambiguous_share(config, permuted) ** num_candidates(config, permuted)
+
+
+@functools.cache
+def _ambiguous_share(config: SravenConfig, permuted: bool) -> float:
+    """The share of ambiguous instances in the plain mode, over all combinations of rules."""
     combinations = torch.tensor(_all_combinations(config)).unsqueeze(0)
     sampler = SravenSampler(
         dataclasses.replace(config, unambiguous=False),
         "candidates" if permuted else "candidates_unpermuted",
         seeds=[0],
         combinations=combinations,
-        batch_size=4096,
+        batch_size=_INSTANCES_COUNTED,
     )
     panels = sampler.instances(0).panels[0]
     ambiguous = Conflicts(config, permuted=permuted)(panels.permute(2, 1, 3, 0))
-    # One more than were found, for none among so many does not mean that there are none; and two
-    # standard errors, to be on the safe side.
-    share = (int(ambiguous.sum()) + 1) / (len(panels) + 1)
-    share += 2 * math.sqrt(share * (1 - share) / len(panels))
-    if share >= 1:
-        return MOST_CANDIDATES
-    return min(MOST_CANDIDATES, math.ceil(math.log(LEFT_AMBIGUOUS) / math.log(share)))
+    # One more than were found, for none among so many does not mean that there are none.
+    return (int(ambiguous.sum()) + 1) / (len(panels) + 1)
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    """Warn, the first time, whoever asked a task for a sampler."""
+    warnings.warn(message, stacklevel=5)
 
 
 def _all_combinations(config: SravenConfig) -> list[Combination]:

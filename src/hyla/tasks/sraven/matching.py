@@ -65,7 +65,8 @@ class BestMatching:
         `scores` has the position in each column and the instances as its axes. Zero means that a
         thread is excluded.
         """
-        scores = scores.reshape(len(scores), -1, scores.shape[-1])
+        first, *others, instances = scores.shape
+        scores = scores.reshape(first, math.prod(others), instances)
         best = torch.ones_like(scores[0, :1])
         for step, score in zip(self._steps, scores.unbind(0), strict=True):
             best = (best[step.previous] * score[step.thread]).amax(dim=1)

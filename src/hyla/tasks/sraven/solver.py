@@ -144,7 +144,9 @@ class Solver:
             "(num_features + 1) ** len(rules)": (M + 1) ** R,
         }.items():
             if size > _LARGEST_CODE:
-                raise ValueError(f"the solver needs {what} to be at most 2^62, got {size}")
+                raise ValueError(
+                    f"the solver needs {what} to be at most 2^62, got {size}; lower num_features"
+                )
         few = K <= _MOST_DIGITS and K**M <= _LARGEST_CODE
         self._all_values = self._alphabet(torch.arange(K)) if few else None
         self._rule_weights = torch.tensor(
@@ -174,7 +176,8 @@ class Solver:
         if permuted and M**G > _MOST_THREADS:
             raise ValueError(
                 f"{M} features in {G} permuted columns make {M**G:,} threads, more than the "
-                f"{_MOST_THREADS:,} that the solver can look at"
+                f"{_MOST_THREADS:,} that the solver can look at; lower num_features or grid_size, "
+                "or pass permuted=False if all columns show the features in the same order"
             )
         working_set = _WORKING_SET["cuda" if self.device.type == "cuda" else "cpu"]
         chunk = max(1, working_set // (M**G if permuted else M))
@@ -201,6 +204,13 @@ class Solver:
         M = self.config.num_features
         pairs = self._pairs(panels, permuted=permuted)
         if pairs.alphabet.num_codes > _LARGEST_CODE:
+            if len(panels) == 1:
+                base = len(pairs.alphabet.values)
+                raise ValueError(
+                    f"instance {first} has more answers than the solver can number: {base} values "
+                    f"fit somewhere among its {M} features, and {base}^{M} is not at most 2^62; "
+                    "lower num_features or num_values"
+                )
             return self._solve_halves(panels, permuted=permuted, first=first)
         instances = torch.arange(len(panels), device=self.device)
         nothing = torch.zeros_like(instances)
@@ -227,8 +237,6 @@ class Solver:
     ) -> Solution:
         """Solve instances apart that together prescribe too many values for one alphabet."""
         half = len(panels) // 2
-        if half == 0:
-            raise ValueError(f"instance {first} has more answers than the solver can number")
         return _join(
             [
                 self._solve(panels[:half], permuted=permuted, first=first),

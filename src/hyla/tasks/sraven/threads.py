@@ -16,7 +16,10 @@ from hyla.tasks.sraven.rules import RULES, Context, Prescription
 def compact(
     grids: Int[Tensor, "columns rows m n"], *, num_values: int
 ) -> Int[Tensor, "columns rows m n"]:
-    """The same in 32 bits, which are faster, if a rule's arithmetic has room in them."""
+    """The same in 32 bits, which are faster, if a rule's arithmetic has room in them.
+
+    Whatever goes to a rule has to pass through here: in fewer bits the arithmetic would wrap.
+    """
     return grids.to(torch.int32 if num_values <= 2**20 else torch.int64).contiguous()
 
 
