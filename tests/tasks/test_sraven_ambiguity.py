@@ -324,3 +324,10 @@ def test_cuda_rejects_the_same_and_can_be_captured():
             graph.replay()
             for ours, theirs in zip(batch, on_cpu(number), strict=True):
                 assert torch.equal(ours.cpu(), theirs)
+
+
+def test_a_column_that_no_rule_looks_at_is_any_position():
+    matching = BestMatching(num_features=3, num_columns=2)
+    scores = torch.tensor([[[1, 2, 0]], [[2, 2, 1]], [[1, 0, 1]]], dtype=matching.dtype)
+    assert torch.equal(matching(scores), matching(scores.expand(3, 3, 3).contiguous()))
+    assert matching(scores).tolist() == [2, 0, 0]

@@ -58,13 +58,15 @@ class BestMatching:
                 )
         steps = [_step(num_features, num_columns, used) for used in range(1, num_features + 1)]
         self._steps = [_Step(*(table.to(device) for table in step)) for step in steps]
+        self._positions = [num_features] * num_columns
 
-    def __call__(self, scores: Int[Tensor, "*positions n"]) -> Int[Tensor, "n"]:
+    def __call__(self, scores: Int[Tensor, "*#positions n"]) -> Int[Tensor, "n"]:
         """The largest products, for N instances.
 
-        `scores` has the position in each column and the instances as its axes. Zero means that a
-        thread is excluded.
+        `scores` has the position in each column and the instances as its axes; the axis of a column
+        that no rule looks at may be 1. Zero means that a thread is excluded.
         """
+        scores = scores.expand(*self._positions, -1)
         first, *others, instances = scores.shape
         scores = scores.reshape(first, math.prod(others), instances)
         best = torch.ones_like(scores[0, :1])

@@ -1,0 +1,24 @@
+"""Language: corpora of text as tokens on disk, in an order that is a function of (seed, step).
+
+Reading a prepared corpus needs NumPy alone; preparing one needs SentencePiece, and datasets for
+those of the Hugging Face hub (``pip install "hyla[language]"``).
+"""
+
+from hyla.tasks.language.corpora import CorpusError, HubDataset, TextFiles
+from hyla.tasks.language.corpus import Corpus
+from hyla.tasks.language.prepare import Settings, prepare
+from hyla.tasks.language.tokenizer import Tokenizer, train_tokenizer
+from hyla.tasks.language.windows import TrainingOrder, Windows
+
+__all__ = [
+    "Corpus",
+    "CorpusError",
+    "HubDataset",
+    "Settings",
+    "TextFiles",
+    "Tokenizer",
+    "TrainingOrder",
+    "Windows",
+    "prepare",
+    "train_tokenizer",
+]
