@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-_PARTS = ("attention", "nn", "tasks", "training")
+_PARTS = ("attention", "latents", "nn", "tasks", "training")
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyla.training.checkpoint import newest_step
+import torch
+
+from hyla.nn import Transformer
+from hyla.training import TrainConfig, config_from_tree
+from hyla.training.checkpoint import CheckpointError, load_latest, newest_step
 from hyla.training.run_directory import (
+    RunDirectoryError,
     fingerprint,
     read_finished,
     read_json,
@@ -59,6 +64,39 @@ def read_run(path: Path | str) -> StoredRun:
     )
 
 
+def load_model(
+    path: Path | str, member: int = 0, *, device: torch.device | str = "cpu"
+) -> tuple[Transformer, TrainConfig]:
+    """Return one member of a run, as its newest checkpoint has it, and the run's config.
+
+    Raises:
+        RunDirectoryError: there is no run.
+        CheckpointError: it has no such member, or no usable checkpoint yet.
+    """
+    run = read_run(path)
+    if not run.config:
+        raise RunDirectoryError(f"{path} is not a run directory: it holds no config.json")
+    config = config_from_tree(run.config)
+    if not 0 <= member < len(config.members):
+        raise CheckpointError(
+            f"{path} has {len(config.members)} models, counted from 0: there is no member {member}"
+        )
+    complaints: list[str] = []
+    checkpoint = load_latest(run.path, fingerprint(run.config), complaints.append)
+    if checkpoint is None:
+        reasons = complaints or ["train it with the command that began it"]
+        raise CheckpointError(f"{path} has no checkpoint to load: {' '.join(reasons)}")
+    kind = "parameters/"
+    weights = {
+        name.removeprefix(kind): tensor[member]
+        for name, tensor in checkpoint.tensors.items()
+        if name.startswith(kind)
+    }
+    model = Transformer(config.model)
+    model.load_state_dict(weights)
+    return model.to(device).eval(), config
+
+
 def shared_settings(config: Mapping[str, Any]) -> str:
     """Return a fingerprint of everything in a config tree but its members."""
     return fingerprint({name: value for name, value in config.items() if name != "members"})
@@ -68,15 +106,12 @@ def final_rows(run: StoredRun) -> list[Row]:
     """Return a row per member of a finished run: settings, final metrics, origin."""
     if run.summary is None:
         raise ValueError(f"{run.path} is not finished: it has no final metrics yet")
-    settings = _flat_settings(run.config)
+    settings = flat_settings(run.config)
     origin = {
         "run": run.path.name,
         "population": len(run.members),
         "seconds": run.summary["seconds"],
-        **{
-            name: _all_values(run.provenance, name)
-            for name in ("device", "hyla", "torch", "cuda", "python", "git_commit")
-        },
+        **origin_of(run),
     }
     rows = []
     for member, result in zip(run.members, run.summary["members"], strict=True):
@@ -87,6 +122,12 @@ def final_rows(run: StoredRun) -> list[Row]:
         }
         rows.append({**settings, **member, **outcome, **origin})
     return rows
+
+
+def origin_of(run: StoredRun) -> Row:
+    """Return device, versions and commit of all starts of a run."""
+    names = ("device", "hyla", "torch", "cuda", "python", "git_commit")
+    return {name: _all_values(run.provenance, name) for name in names}
 
 
 def curve_rows(run: StoredRun) -> list[Row]:
@@ -101,7 +142,8 @@ def curve_rows(run: StoredRun) -> list[Row]:
     return rows
 
 
-def _flat_settings(config: Mapping[str, Any]) -> Row:
+def flat_settings(config: Mapping[str, Any]) -> Row:
+    """Return everything in a config tree but its members as one level: {"model.attention": ...}."""
     shared = {name: value for name, value in config.items() if name != "members"}
     return dict(_flattened(shared, ""))
 

@@ -1,16 +1,19 @@
 """The attention layer: projections around `hyla.attention.attention`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from hyla._errors import check_positive
 from hyla.attention import AttentionSpec, attention, resolve_spec
+from hyla.attention.reference import value_network
 from hyla.nn.cache import KeyValueCache
 from hyla.nn.initialise import initialise_linear_, lecun_normal_
-from hyla.nn.positions import rotary
+from hyla.nn.positions import RotaryTable, rotary
 
 
 class MultiHeadAttention(nn.Module):
@@ -43,6 +46,9 @@ class MultiHeadAttention(nn.Module):
         self.rotary = rotary
         self.dropout = dropout
         self.backend = backend
+        # Set by `Transformer.for_long_sequences`: faster there, the same numbers.
+        self.joint_projection = False
+        self.rotary_table: RotaryTable | None = None
         self.q_proj = nn.Linear(embed_dim, qk_dim)
         self.k_proj = nn.Linear(embed_dim, qk_dim)
         self.v_proj = nn.Linear(embed_dim, v_dim)
@@ -70,7 +76,8 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         cache: KeyValueCache | None = None,
         dropout_noise: Float[Tensor, "Tq Tk"] | None = None,
-        return_code: bool = False,
+        return_code: bool | Int[Tensor, "P 2"] = False,
+        edit_code: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend from `x` to itself, or to `context`.
 
@@ -79,16 +86,20 @@ class MultiHeadAttention(nn.Module):
         there are fewer queries than keys, the last query is at the position of the last key.
         `dropout_noise` are the uniform numbers that attention dropout compares with its rate; the
         layer draws them itself if they are not given.
+
+        With `return_code`, the latent code comes after the output: that of all pairs [B, H, Tq, Tk]
+        or, given a list of (query, key) pairs [P, 2], theirs alone [B, P, H]. `edit_code` takes the
+        code of all pairs and returns the one to be used instead; the layer then computes by the
+        equations, whatever its backend.
         """
         source = x if context is None else context
         self._check(x, source)
         start = cache.length if cache is not None else 0
-        q = self.q_proj(x).unflatten(-1, (self.num_heads, -1))
-        k = self.k_proj(source).unflatten(-1, (self.num_heads, -1))
-        v = self.v_proj(source).unflatten(-1, (self.num_heads, -1))
+        q, k, v = (y.unflatten(-1, (self.num_heads, -1)) for y in self._projected(x, source))
         if self.rotary:
-            last = start + k.shape[1]
-            q, k = rotary(q, start=last - q.shape[1]), rotary(k, start=start)
+            last, table = start + k.shape[1], self.rotary_table
+            q = rotary(q, start=last - q.shape[1], table=table)
+            k = rotary(k, start=start, table=table)
         if cache is not None:
             k, v = cache.append(k, v)
         options: dict[str, Any] = {
@@ -100,10 +111,41 @@ class MultiHeadAttention(nn.Module):
             "value_weight": self.value_weight,
             "code_multiplier": self._dropout_multiplier(q, k, dropout_noise),
         }
-        if not return_code:
+        if edit_code is not None:
+            return self._edited(q, k, v, edit_code, return_code, options)
+        if return_code is False:
             return self.out_proj(attention(q, k, v, **options).flatten(-2))
-        out, code = attention(q, k, v, **options, return_code=True)
+        out, code = attention(q, k, v, **options, return_code=return_code)
         return self.out_proj(out.flatten(-2)), code
+
+    def _edited(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        edit_code: Callable[[Tensor], Tensor],
+        return_code: bool | Tensor,
+        options: dict[str, Any],
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Attend with what `edit_code` makes of the code."""
+        _, code = attention(q, k, v, **options, return_code=True)
+        code = edit_code(code.to(torch.promote_types(code.dtype, torch.float32)))
+        with torch.autocast(q.device.type, enabled=False):
+            out = value_network(code, v, spec=self.spec, value_weight=self.value_weight)
+        out = self.out_proj(out.to(q.dtype).flatten(-2))
+        if return_code is False:
+            return out
+        if isinstance(return_code, Tensor):
+            code = code[:, :, return_code[:, 0], return_code[:, 1]].transpose(1, 2)
+        return out, code
+
+    def _projected(self, x: Tensor, source: Tensor) -> tuple[Tensor, ...]:
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        if not self.joint_projection or source is not x:
+            return layers[0](x), layers[1](source), layers[2](source)
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = torch.cat([layer.bias for layer in layers])
+        return F.linear(x, weight, bias).split([layer.out_features for layer in layers], dim=-1)
 
     def _check(self, x: Tensor, context: Tensor) -> None:
         for name, tensor in (("x", x), ("context", context)):

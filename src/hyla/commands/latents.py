@@ -1,0 +1,260 @@
+"""`hyla latents`: the latent codes of a trained run, or of a pretrained language model."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from cyclopts import Group, Parameter
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
+from rich.table import Table
+
+from hyla._errors import check_positive
+from hyla.commands.exits import UsageError, usage_errors
+from hyla.commands.options import check_folders
+from hyla.commands.output import console, score, table
+from hyla.lab.latents import INSTANCES, analyse_subjects, check_choice, load_subjects
+from hyla.latents.analysis import TABLES
+from hyla.latents.files import read_codes, write_codes
+from hyla.latents.observe import UnsupportedModelError
+from hyla.latents.page import write_page
+from hyla.latents.pairs import check_pairs
+from hyla.latents.pretrained import ModelUnavailableError, load_pretrained, stream_texts
+from hyla.latents.report import write_figures
+from hyla.latents.texts import shown_layers, text_tables
+from hyla.training.loop import resolve_device
+
+_HUGGING_FACE = "hf:"
+_RUNS = Group("Trained runs", sort_key=1)
+_TEXTS = Group("Pretrained models (hf:...)", sort_key=2)
+
+
+def latents(
+    what: list[str],
+    /,
+    *,
+    out: Path = Path("latents"),
+    pairs: str | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    figure: Annotated[list[str] | None, Parameter(group=_RUNS)] = None,
+    member: Annotated[list[int] | None, Parameter(group=_RUNS)] = None,
+    instances: Annotated[int, Parameter(group=_RUNS)] = INSTANCES,
+    text: Annotated[list[str] | None, Parameter(group=_TEXTS)] = None,
+    text_file: Annotated[Path | None, Parameter(group=_TEXTS)] = None,
+    decoder_text: Annotated[list[str] | None, Parameter(group=_TEXTS)] = None,
+    max_tokens: Annotated[int, Parameter(group=_TEXTS)] = 512,
+) -> None:
+    """Read, decode and swap latent codes: attention's scores across heads, for a query and a key.
+
+    WHAT is one or more run directories, or hf: and a pretrained model: a folder, or a name on the
+    Hugging Face hub. Of a run, its rules or terms are decoded from the codes, the codes are mapped,
+    and they are swapped between instances to see whether the network then does something else. Of a
+    pretrained model, the codes of a text are recorded and mapped.
+
+    Examples:
+
+    - `hyla latents runs/sraven-hyla-0123456789ab --out results/latents`
+    - `hyla latents runs/fuzzy-* --figure embedding decoding`
+    - `hyla latents hf:models/gpt2 --text-file book.txt --pairs previous`
+
+    Parameters
+    ----------
+    what
+        Run directories, or one hf:FOLDER or hf:NAME.
+    out
+        Folder for tables, figures (PNG, PDF) and interactive pages.
+    pairs
+        Whose codes: for a run, a name that its task gives to pairs (row, self, all keys); for a
+        pretrained model, self (every token with itself, the default), previous or all.
+    device
+        auto takes the GPU if there is one.
+    figure
+        Which figures: embedding, mean_codes, sample_codes, similarity, distances, decoding, swaps,
+        swap_matrix, heads. (default: all)
+    member
+        Which models of a population, counted from 0. (default: 0)
+    instances
+        Instances to look at.
+    text
+        Texts to read.
+    text_file
+        A file to read; every line that is not empty is a text.
+    decoder_text
+        What the decoder of an encoder-decoder reads for each text. (default: the text itself)
+    max_tokens
+        Longer texts are cut.
+    """
+    pretrained = [name for name in what if name.startswith(_HUGGING_FACE)]
+    with usage_errors():
+        check_folders(out=out)
+        where = resolve_device(device)
+        if pretrained and len(what) > 1:
+            raise ValueError("one pretrained model at a time, and no runs beside it")
+        if not pretrained and (text or text_file or decoder_text):
+            raise ValueError("--text is for pretrained models: hf:FOLDER or hf:NAME")
+        texts = _texts(text, text_file) if pretrained else []
+    try:
+        if pretrained:
+            reference = pretrained[0].removeprefix(_HUGGING_FACE)
+            _look_at_texts(reference, texts, decoder_text, pairs or "self", max_tokens, where, out)
+        else:
+            figures = list(TABLES) if figure is None else figure
+            _look_at_runs(what, figures, member or [0], pairs, instances, where, out)
+    except (UnsupportedModelError, ModelUnavailableError, ImportError) as error:
+        raise UsageError(str(error)) from error
+
+
+def _look_at_runs(
+    runs: Sequence[str],
+    figures: Sequence[str],
+    members: Sequence[int],
+    pairs: str | None,
+    instances: int,
+    device: torch.device,
+    out: Path,
+) -> None:
+    subjects = load_subjects([Path(run) for run in runs], members, device)
+    with usage_errors():
+        check_choice(subjects, figures, pairs, instances)
+    with _Bar(len(subjects) * len(figures)) as bar:
+        tables = analyse_subjects(
+            subjects, out, figures=figures, pairs=pairs, instances=instances, on_table=bar.begin
+        )
+    screen = console()
+    for name, summarise in (("decoding", _decoding_summary), ("swaps", _swap_summary)):
+        if name in tables:
+            screen.print(summarise(tables[name]))
+    screen.print(f"Tables, figures and pages: {out}", soft_wrap=True, highlight=False)
+
+
+def _look_at_texts(
+    reference: str,
+    texts: Sequence[str],
+    decoder_texts: Sequence[str] | None,
+    pairs: str,
+    max_tokens: int,
+    device: torch.device,
+    out: Path,
+) -> None:
+    with usage_errors():
+        check_positive(max_tokens=max_tokens)
+        check_pairs(pairs)
+    model = load_pretrained(reference, device=device)
+    recorded = out / "codes.parquet"
+    with _Bar(len(texts)) as bar, usage_errors():
+        parts = stream_texts(
+            model,
+            texts,
+            decoder_texts=decoder_texts,
+            pairs=pairs,
+            max_tokens=max_tokens,
+            on_progress=bar.advance,
+        )
+        write_codes(parts, recorded)
+    codes = read_codes(recorded)
+    kinds = sorted(set(codes["kind"].tolist()))
+    with _Bar(len(kinds)) as bar, usage_errors():
+        for kind in kinds:
+            bar.begin(f"{kind} attention")
+            own = codes.where(kind=kind)
+            tables, names = text_tables(own.where(layer=shown_layers(own.layers)))
+            for name, table in tables.items():
+                write_figures(name, table, names, out / kind)
+            if find_spec("plotly") is not None:
+                title = f"Latent codes of {reference}: {kind} attention"
+                write_page(tables, names, out / kind / "latents.html", title=title)
+    console().print(
+        f"{len(codes):,} codes of {len(texts)} texts in {recorded}; figures and pages of "
+        f"{', '.join(kinds)} attention in {out}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def _texts(given: Sequence[str] | None, path: Path | None) -> list[str]:
+    texts = list(given or ())
+    if path is not None:
+        try:
+            texts += [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"--text-file {path} cannot be read: {error}") from error
+    if not texts:
+        raise ValueError("say what the model is to read: --text TEXT, or --text-file FILE")
+    return texts
+
+
+def _decoding_summary(decoding: Any) -> Table:
+    """The mean F1 or accuracy of unseen compositions, for the layer where the code does best."""
+    shown = table(
+        "Decoded from unseen compositions, at the best layer",
+        "run",
+        "what",
+        "from",
+        "accuracy",
+        "F1",
+        numeric=("accuracy", "F1"),
+    )
+    unseen = decoding[decoding["split"].str.startswith("ood") & (decoding["class"] == "all")]
+    best = unseen.groupby(["run", "member", "label", "predictor", "metric"], sort=False)["value"]
+    scores = best.max().unstack("metric")
+    for (run, _, label, predictor), row in scores.iterrows():
+        shown.add_row(run, label, predictor, score(row["accuracy"]), score(row["f1"]))
+    return shown
+
+
+def _swap_summary(swaps: Any) -> Table:
+    """What happens to unseen compositions when all layers are given other codes."""
+    shown = table(
+        "Unseen compositions with other codes in all layers",
+        "run",
+        "pairs",
+        "code",
+        "follows",
+        "stays",
+        "copies",
+        "instances",
+        numeric=("follows", "stays", "copies", "instances"),
+    )
+    unseen = swaps[swaps["split"].str.startswith("ood")]
+    everywhere = (unseen["first_layer"] == 0) & (unseen["last_layer"] == unseen["last_layer"].max())
+    for _, row in unseen[everywhere | (unseen["code"] == "own")].iterrows():
+        rates = [score(row[f"{name}_rate"]) for name in ("donor", "stay", "copy")]
+        shown.add_row(row["run"], row["pairs"], row["code"], *rates, str(row["instances"]))
+    return shown
+
+
+class _Bar:
+    """A progress bar in a terminal, plain lines elsewhere."""
+
+    def __init__(self, total: int):
+        self._screen = console()
+        self._bars = Progress(
+            SpinnerColumn(),
+            *Progress.get_default_columns()[:2],
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._screen,
+            transient=True,
+            disable=not self._screen.is_terminal,
+        )
+        self._task = self._bars.add_task("", total=total)
+        self._begun = 0
+
+    def __enter__(self) -> "_Bar":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, what: str) -> None:
+        """Say what is done next; what was begun before is done."""
+        self._bars.update(self._task, description=what, completed=self._begun)
+        self._begun += 1
+        if not self._screen.is_terminal:
+            self._screen.print(what, highlight=False)
+
+    def advance(self, number: int) -> None:
+        """Say that so many more are done."""
+        self._bars.advance(self._task, number)

@@ -1,0 +1,13 @@
+"""Libraries that only some of the analyses need."""
+
+from importlib import import_module
+from typing import Any
+
+
+def required(module: str) -> Any:
+    """Import a module of an optional library, or say how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        extra = "transformers" if module.startswith("transformers") else "latents"
+        raise ImportError(f'{error.name} is not installed: pip install "hyla[{extra}]"') from error

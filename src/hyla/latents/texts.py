@@ -1,0 +1,47 @@
+"""The geometry of a language model's codes: tokens in the place of operations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hyla.latents.geometry import cosine_similarities, distance_table, embedding_table
+from hyla.latents.pretrained import OTHER, frequent_tokens
+from hyla.latents.table import CodeTable
+
+if TYPE_CHECKING:
+    import pandas
+
+_MOST_LAYERS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenNames:
+    """What figures of tokens are about (see `Naming`)."""
+
+    operations: tuple[str, ...]
+    operation: str = "token"
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def shown_layers(layers: Sequence[int]) -> list[int]:
+    """Return a few layers, from the first to the last."""
+    chosen = np.linspace(0, len(layers) - 1, min(_MOST_LAYERS, len(layers)))
+    return [layers[round(i)] for i in chosen]
+
+
+def text_tables(table: CodeTable) -> tuple[dict[str, "pandas.DataFrame"], TokenNames]:
+    """Return the tables of one kind of attention, with a point for every pair of tokens.
+
+    Similarities and distances are those of the tokens that occur most often.
+    """
+    table = frequent_tokens(table.separate_pairs())
+    table = table.with_columns(position=table["query"])
+    named = table.rows(table["token"] != OTHER)
+    tables = {"embedding": embedding_table(table)}
+    if len(named):
+        tables["similarity"] = cosine_similarities(named, "token")
+    if len(np.unique(named["token"])) > 1:
+        tables["distances"] = distance_table(named, "token")
+    return tables, TokenNames(operations=(*np.unique(named["token"]).tolist(), OTHER))

@@ -1,0 +1,167 @@
+"""Recorded codes are those that attention used, whatever model they are in."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hyla.attention import PRESETS
+from hyla.latents import UnsupportedModelError, record_codes, run_recorded, stream_codes
+from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
+
+SIZES = {
+    "input_dim": 5,
+    "output_dim": 3,
+    "sequence_length": 7,
+    "embed_dim": 8,
+    "qk_dim": 8,
+    "v_dim": 8,
+    "mlp_dim": 8,
+    "num_heads": 4,
+    "num_layers": 2,
+}
+
+
+def model(**changes) -> Transformer:
+    return Transformer(TransformerConfig(**(SIZES | changes))).eval()
+
+
+def inputs(batch: int = 3) -> Tensor:
+    return torch.randn(batch, 7, 5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("attention", sorted(PRESETS))
+def test_codes_are_those_of_the_forward_pass(attention, causal):
+    network, x = model(attention=attention, causal=causal), inputs()
+    table = record_codes(network, x, pairs="all")
+    with torch.no_grad():
+        details = network(x, details=True)
+    for layer, code in enumerate(details.codes):
+        rows = table.where(layer=layer)
+        assert len(rows) == 3 * 7 * 7
+        want = code[rows["instance"], :, rows["query"], rows["key"]].numpy()
+        np.testing.assert_allclose(rows.codes, want, atol=1e-6)
+
+
+def test_recording_does_not_change_what_the_model_computes():
+    network, x = model(), inputs()
+    with torch.no_grad():
+        want = network(x)
+    got, _ = run_recorded(network, x, pairs=[(-1, -1)])
+    assert torch.equal(got, want)
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+@pytest.mark.parametrize(
+    ("pairs", "want"),
+    [
+        ("self", [(i, i) for i in range(7)]),
+        ("previous", [(i, i - 1) for i in range(1, 7)]),
+        ([(-1, -1), (-1, 0)], [(6, 6), (6, 0)]),
+    ],
+)
+def test_pairs_are_those_asked_for(pairs, want):
+    table = record_codes(model(), inputs(1), pairs=pairs, layers=[1])
+    assert table.layers == [1]
+    assert list(zip(table["query"].tolist(), table["key"].tolist(), strict=True)) == want
+
+
+def test_labels_and_instances_run_over_all_batches():
+    batches = inputs(5).split(2)
+    seen = []
+    table = record_codes(
+        model(), batches, pairs=[(-1, -1)], labels={"rule": list("abcde")}, on_progress=seen.append
+    )
+    rows = table.where(layer=0)
+    assert rows["instance"].tolist() == [0, 1, 2, 3, 4]
+    assert rows["rule"].tolist() == list("abcde")
+    assert seen == [2, 2, 1]
+    parts = list(stream_codes(model(), batches, pairs=[(-1, -1)]))
+    assert [part["instance"].max() for part in parts] == [1, 3, 4]
+
+
+def test_residual_is_what_the_layer_reads_at_the_query():
+    network, x = model(), inputs(2)
+    rows = record_codes(network, x, pairs=[(-2, 0)], residual=True).where(layer=0)
+    with torch.no_grad():
+        want = network.blocks[0].attention_norm(network.embedding(x))[:, -2]
+    np.testing.assert_allclose(rows.residual, want.numpy(), atol=1e-6)
+
+
+class CrossModel(nn.Module):
+    """Somebody's own module: self- and cross-attention, one of them asking for its code itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = MultiHeadAttention(8, 2)
+        self.cross = MultiHeadAttention(8, 4, attention="softmax")
+
+    def forward(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return self.cross(self.own(x), memory, return_code=True)
+
+
+def test_any_module_with_our_layers_in_it():
+    network, x, memory = CrossModel(), torch.randn(2, 3, 8), torch.randn(2, 5, 8)
+    table = record_codes(network, {"x": x, "memory": memory}, pairs="all")
+    with torch.no_grad():
+        _, code = network(x, memory)
+    cross = table.where(kind="cross")
+    want = code[cross["instance"], :, cross["query"], cross["key"]]
+    np.testing.assert_allclose(cross.codes, want.detach().numpy(), atol=1e-6)
+    assert table.where(kind="self").codes.shape == (2 * 9, 2)
+    (_, code), _ = run_recorded(network, {"x": x, "memory": memory}, pairs="all")
+    assert code.shape == (2, 4, 3, 5)  # what the module asked for, it got
+
+
+def test_queries_that_are_a_slice_of_their_context_attend_to_themselves():
+    network, x = model(), inputs(2)
+
+    class LastOnly(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.network(x, last=1)
+
+    table = record_codes(LastOnly(), x, pairs=[(-1, 2)])
+    full = record_codes(network, x, pairs=[(-1, 2)])
+    assert set(table["kind"]) == {"self"}
+    np.testing.assert_allclose(table.codes, full.codes, atol=1e-6)
+
+
+def test_codes_of_a_compiled_model():
+    network, x = model(), inputs(2)
+    want = record_codes(network, x)
+    compiled = torch.compile(network, backend="eager")
+    with torch.no_grad():
+        compiled(x)
+    np.testing.assert_allclose(record_codes(compiled, x).codes, want.codes, atol=1e-6)
+
+
+def test_tokens_that_a_mask_rules_out_are_left_out():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = MultiHeadAttention(8, 2)
+
+        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+            return self.layer(x, mask=attention_mask[:, None, None, :])
+
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    table = record_codes(Masked(), {"x": torch.randn(2, 3, 8), "attention_mask": mask}, pairs="all")
+    assert [len(table.where(instance=i)) for i in (0, 1)] == [4, 9]
+
+
+def test_errors_say_what_is_wrong():
+    with pytest.raises(UnsupportedModelError, match="Linear has no attention layer"):
+        record_codes(nn.Linear(2, 2), torch.randn(1, 2))
+    with pytest.raises(ValueError, match="did you mean 'previous'"):
+        record_codes(model(), inputs(), pairs="previus")
+    with pytest.raises(ValueError, match=r"pair \(9, 0\) lies outside of 7 queries"):
+        record_codes(model(), inputs(), pairs=[(9, 0)])
+    with pytest.raises(UnsupportedModelError, match="nothing was recorded"):
+        record_codes(model(), inputs(), layers=[5])
+    with pytest.raises(ValueError, match="labels\\['rule'\\] holds 2 values"):
+        record_codes(model(), inputs(), labels={"rule": [1, 2]})

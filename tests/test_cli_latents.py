@@ -1,0 +1,103 @@
+"""`hyla latents`, as it is typed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyla.cli import main
+from hyla.latents import read_codes
+
+sys.path.insert(0, str(Path(__file__).parent / "latents"))
+
+TEXTS = ["the cat sat on the mat .", "the dog sat on the mat .", "the dog ran ."]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    assert main(["train", "sraven", "--scale", "smoke", "--steps", "2", "--root", str(root)]) == 0
+    (path,) = root.iterdir()
+    return path
+
+
+def test_figures_of_a_run(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    figures = ["--figure", "decoding", "swaps"]
+    code = main(["latents", str(run), *figures, "--instances", "64", "--out", str(out)])
+    assert code == 0
+    printed = capsys.readouterr().out
+    assert "Decoded from unseen compositions" in printed
+    assert "permuted heads" in printed
+    for name in ("decoding.csv", "swaps.csv", "analysis.json", f"{run.name}/latents.html"):
+        assert (out / name).is_file(), name
+    assert (out / run.name / "decoding.png").is_file()
+    assert (out / run.name / "swaps-ood_unpermuted.pdf").is_file()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_a_pretrained_model_from_a_folder(name, tmp_path, capsys):
+    from tiny_pretrained import save_pretrained
+
+    folder = save_pretrained(name, tmp_path / "model")
+    out = tmp_path / "out"
+    code = main(["latents", f"hf:{folder}", "--text", *TEXTS, "--out", str(out)])
+    assert code == 0, capsys.readouterr().err
+    table = read_codes(out / "codes.parquet")
+    kinds = {"encoder", "decoder"} if name == "t5" else {"self"}
+    assert set(table["kind"]) == kinds
+    first = table.where(layer=0, instance=0, kind=sorted(kinds)[-1])
+    assert first["token"].tolist()[:3] == ["the", "cat", "sat"]
+    assert table.codes.shape[1] == 4
+    for kind in kinds:
+        for figure in ("embedding.png", "similarity.pdf", "distances.png", "latents.html"):
+            assert (out / kind / figure).is_file(), (kind, figure)
+
+
+def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
+    from tiny_pretrained import save_pretrained
+
+    folder, out = save_pretrained("gpt2", tmp_path / "model"), tmp_path / "out"
+    assert main(["latents", f"hf:{folder}", "--text", "the cat sat on", "--out", str(out)]) == 0
+    assert sorted(path.name for path in (out / "self").glob("*.png")) == ["embedding.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["latents", "{tmp}/nothing"], 1, "is not a run directory"),
+        (["latents", "{run}", "--figure", "swps"], 2, "did you mean 'swaps'"),
+        (["latents", "{run}", "--pairs", "rows"], 2, "did you mean 'row'"),
+        (["latents", "{run}", "--member", "3"], 1, "there is no member 3"),
+        (["latents", "{run}", "--text", "hello"], 2, "--text is for pretrained models"),
+        (["latents", "hf:{tmp}/nothing", "--text", "hello"], 2, "does not exist"),
+        (["latents", "hf:{tmp}", "--text", "hello"], 2, "holds no config.json"),
+        (["latents", "hf:{tmp}"], 2, "say what the model is to read"),
+        (["latents", "hf:{tmp}", "--text-file", "{tmp}/no.txt"], 2, "cannot be read"),
+        (["latents", "hf:a", "hf:b", "--text", "hello"], 2, "one pretrained model at a time"),
+    ],
+)
+def test_errors_are_explained(arguments, exit_code, message, run, tmp_path, capsys):
+    given = [argument.format(run=run, tmp=tmp_path) for argument in arguments]
+    assert main([*given, "--out", str(tmp_path / "out")]) == exit_code
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_network_the_hub_is_not_blamed_on_the_user(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    out = str(tmp_path / "out")
+    assert main(["latents", "hf:nobody/no-such-model", "--text", "hello", "--out", out]) == 2
+    assert "Without a network" in capsys.readouterr().err
+
+
+def test_unsupported_models_are_refused(tmp_path, capsys):
+    import transformers
+    from tiny_pretrained import save_pretrained
+
+    folder = save_pretrained("gpt2", tmp_path / "model")
+    config = transformers.BloomConfig(hidden_size=8, n_layer=1, n_head=2, vocab_size=40)
+    transformers.BloomModel(config).save_pretrained(folder)
+    out = str(tmp_path / "out")
+    assert main(["latents", f"hf:{folder}", "--text", *TEXTS, "--out", out]) == 2
+    assert "without transformers' AttentionInterface" in capsys.readouterr().err
