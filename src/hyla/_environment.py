@@ -1,6 +1,10 @@
 """What numbers were computed with: written beside every run and every measurement."""
 
+import functools
+import os
 import platform
+import subprocess
+from pathlib import Path
 
 import torch
 
@@ -15,3 +19,25 @@ def environment(device: torch.device) -> dict[str, str | None]:
         "cuda": torch.version.cuda if on_gpu else None,
         "python": platform.python_version(),
     }
+
+
+@functools.cache  # what this process imported, whatever is checked out later
+def git_commit() -> str | None:
+    """Return the commit of this source tree, with ``-dirty`` if edited; None for an installation.
+
+    An installed copy may lie inside somebody else's repository, whose commit says nothing here;
+    it is not tracked there. A tree that was copied without its history can be told by the
+    environment variable HYLA_COMMIT.
+    """
+    source = Path(__file__)
+    try:
+        for command in (
+            ["git", "ls-files", "--error-unmatch", source.name],
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        ):
+            answer = subprocess.run(
+                command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=10
+            )
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("HYLA_COMMIT")
+    return answer.stdout.strip()

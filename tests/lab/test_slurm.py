@@ -49,6 +49,17 @@ def test_array_gives_the_numbers_of_the_local_launcher(tmp_path: Path, capsys):
         assert (tmp_path / "slurm" / name).exists()
 
 
+def test_figures_are_reproduced_on_the_cluster(tmp_path: Path, capsys):
+    cut = ("--scale", "smoke", "--seeds", "1", "--no-search", "--no-report", "--device", "cpu")
+    only = ("--only", "task.sequence_length=8", "task.held_out_fraction=0.3")
+    slurm = ("--launcher", "slurm", "--slurm.cpus-per-task", "1")
+    assert main(["reproduce", "fig2c", *cut, *only, *_folders(tmp_path / "slurm"), *slurm]) == 0
+    assert "3 finished" in capsys.readouterr().out
+    assert main(["reproduce", "fig2c", *cut, *only, *_folders(tmp_path / "local")]) == 0
+    assert _results(tmp_path / "slurm", runs=3) == _results(tmp_path / "local", runs=3)
+    assert (tmp_path / "slurm" / "smoke" / "models-fuzzy.csv").exists()
+
+
 def test_preempted_jobs_continue_where_they_were(tmp_path: Path, capsys):
     steps = 1000
     grid = _write_sweep(tmp_path, steps=steps)
@@ -88,13 +99,13 @@ def _folders(folder: Path) -> list[str]:
     return ["--root", str(folder / "runs"), "--out", str(folder)]
 
 
-def _results(folder: Path) -> dict[str, object]:
+def _results(folder: Path, runs: int = 2) -> dict[str, object]:
     def results(run: StoredRun) -> object:
         assert run.summary is not None
         return run.summary["members"]
 
     found = {run.path.name: results(run) for run in read_runs(folder / "runs")}
-    assert len(found) == 2
+    assert len(found) == runs
     return found
 
 

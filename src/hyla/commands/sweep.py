@@ -1,20 +1,19 @@
 """`hyla sweep`: train a grid, wherever, and put its results into one table."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
 from hyla.commands.exits import UnfinishedError, usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import HEADINGS, console, table
-from hyla.lab.launch import SlurmArray, SlurmOptions, submit, train_locally
+from hyla.commands.slurm_jobs import wait_for
+from hyla.lab.launch import SlurmOptions, submit, train_locally
 from hyla.lab.selection import (
     HYPERPARAMETERS,
     best_setting,
@@ -25,7 +24,6 @@ from hyla.lab.selection import (
 from hyla.lab.store import Row
 from hyla.lab.sweep import Method, Share, finished_rows, plan, read_sweep
 from hyla.lab.table import write_table
-from hyla.training.checkpoint import newest_step
 from hyla.training.loop import resolve_device
 from hyla.training.objectives import objective_of
 
@@ -130,7 +128,7 @@ def sweep(
         if not wait:
             say("collect with the same command once they are done")
             return
-        failures = _wait(array, out_console)
+        failures = wait_for(array, out_console)
 
     shares = plan(methods, root, max_population)
     _collect(methods, shares, out / grid.stem, out_console)
@@ -144,44 +142,6 @@ def _populations(shares: Sequence[Share]) -> Table:
     for share in shares:
         members = str(len(share.config.members))
         shown.add_row(str(share.method), members, share.state, share.path.name)
-    return shown
-
-
-def _wait(array: SlurmArray, out: Console) -> list[str]:
-    """Show the array's state until its end; return what went wrong."""
-    states: list[str] = []
-    try:
-        if out.is_terminal:
-            with Live(console=out, auto_refresh=False) as live:
-                for states in array.watch():
-                    live.update(_jobs(array, states), refresh=True)
-        else:
-            shown = ""
-            for states in array.watch():
-                counts = ", ".join(f"{n} {state}" for state, n in sorted(Counter(states).items()))
-                if counts != shown:
-                    out.print(f"Slurm job {array.job_id}: {counts}", highlight=False)
-                shown = counts
-    except KeyboardInterrupt:
-        out.print(
-            f"The jobs go on: the same command collects them, `scancel {array.job_id}` stops them.",
-            highlight=False,
-        )
-        raise
-    return [
-        f"{share.path.name}: {array.failure(i)} (see {array.jobs[i].paths.stderr})"
-        for i, share in enumerate(array.shares)
-        if states[i] != "finished"
-    ]
-
-
-def _jobs(array: SlurmArray, states: Sequence[str]) -> Table:
-    shown = table(
-        f"Slurm job {array.job_id}", "method", "state", "saved step", numeric=("saved step",)
-    )
-    for share, state in zip(array.shares, states, strict=True):
-        step = newest_step(share.path) or 0
-        shown.add_row(str(share.method), state, f"{step:,} of {share.config.steps:,}")
     return shown
 
 

@@ -1,1 +1,1 @@
-"""The lab: sweeps over settings, where they run, and the results they leave on disk."""
+"""The lab: sweeps and where they run, the paper's figures and tables, the store and the report."""

@@ -58,6 +58,9 @@ class Share:
     state: str
     """finished, new, or resumable at step n."""
 
+    step: int = 0
+    """Step of the checkpoint that training continues from."""
+
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to train."""
@@ -120,7 +123,7 @@ def plan(methods: Sequence[Method], root: Path, max_population: int) -> list[Sha
         raise ValueError(f"max_population must be at least 1, got {max_population}")
     stored: dict[str, list[StoredRun]] = {}
     for run in read_runs(root):
-        stored.setdefault(shared_settings(run.config), []).append(run)
+        stored.setdefault(shared_settings(_with_defaults(run.config)), []).append(run)
     return [
         share
         for method in methods
@@ -147,11 +150,14 @@ def _shares(
 ) -> Iterator[Share]:
     pending = dict.fromkeys(method.config.members)
 
-    def share(members: Sequence[Member], state: str, path: Path | None = None) -> Share:
+    def share(
+        members: Sequence[Member], state: str, path: Path | None = None, step: int = 0
+    ) -> Share:
         for member in members:
             del pending[member]
         config = dataclasses.replace(method.config, members=tuple(members))
-        return Share(method=method, config=config, path=path or run_path(config, root), state=state)
+        path = path or run_path(config, root)
+        return Share(method=method, config=config, path=path, state=state, step=step)
 
     for run in runs:
         members = [Member(**settings) for settings in run.members]
@@ -163,9 +169,19 @@ def _shares(
         members = [Member(**settings) for settings in run.members]
         step = run.checkpoint_step
         if run.summary is None and step is not None and all(m in pending for m in members):
-            yield share(members, f"resumable at step {step}")
+            continued = dataclasses.replace(method.config, members=tuple(members))
+            if run_path(continued, root) == run.path:  # else another version's, which goes its way
+                yield share(members, f"resumable at step {step}", step=step)
     while pending:
         yield share(list(pending)[:max_population], "new")
+
+
+def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored config as this version would write it: with settings it did not have yet."""
+    try:
+        return config_from_tree(config).to_tree()
+    except ValueError:  # of a version that had others: it matches nothing
+        return config
 
 
 def _distinct_members(members: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,79 @@
+"""The paper's claims against what was measured: reproduced, partly, or not, and by what number.
+
+A claim is judged only where everything it speaks of was measured.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hyla.lab.selection import Estimate
+
+REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
+STATUSES = (REPRODUCED, PARTLY, NOT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What our numbers say about a claim."""
+
+    claim: str
+    """The paper's, in its words where possible."""
+    status: str
+    """One of `STATUSES`."""
+    number: str
+    """The numbers that say so."""
+
+    def __post_init__(self):
+        if self.status not in STATUSES:
+            raise ValueError(f"status must be one of {STATUSES}, got {self.status!r}")
+
+
+def error_of(*estimates: Estimate) -> float:
+    """Standard error of a difference; a single seed, which has none, counts as exact."""
+    errors = (e.standard_error for e in estimates)
+    return math.hypot(*(0.0 if math.isnan(error) else error for error in errors))
+
+
+def percent(value: Estimate) -> str:
+    """A score as the paper prints it: in percent, with its standard error."""
+    if math.isnan(value.standard_error):
+        return f"{100 * value.mean:.1f}"
+    return f"{100 * value.mean:.1f} ± {100 * value.standard_error:.1f}"
+
+
+def ahead(
+    claim: str, leader: tuple[str, Estimate | None], others: Mapping[str, Estimate | None]
+) -> list[Verdict]:
+    """Judge "the leader does best": by more than the error, on average, or not.
+
+    Empty if one of them was not measured.
+    """
+    name, lead = leader
+    measured = {other: score for other, score in others.items() if score is not None}
+    if lead is None or not measured or len(measured) < len(others):
+        return []
+    best = max(measured, key=lambda other: measured[other].mean)
+    margins = [lead.mean - score.mean - error_of(lead, score) for score in measured.values()]
+    if min(margins) > 0:
+        status = REPRODUCED
+    elif lead.mean > measured[best].mean:
+        status = PARTLY
+    else:
+        status = NOT
+    number = f"{name} {percent(lead)} against {percent(measured[best])} ({best})"
+    return [Verdict(claim=claim, status=status, number=number)]
+
+
+def share(claim: str, holds: Sequence[bool], number: str, *, enough: float = 1.0) -> list[Verdict]:
+    """Judge a claim about several cases by the share of them in which it holds."""
+    if not holds:
+        return []
+    part = sum(holds) / len(holds)
+    status = REPRODUCED if part >= enough else PARTLY if part >= 0.5 else NOT
+    return [Verdict(claim=claim, status=status, number=number)]
+
+
+def agrees(ours: Estimate, paper: Estimate, *, errors: float = 2.0) -> bool:
+    """Whether two results differ by no more than `errors` standard errors of their difference."""
+    return abs(ours.mean - paper.mean) <= errors * error_of(ours, paper)

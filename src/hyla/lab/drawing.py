@@ -1,0 +1,115 @@
+"""What figures consist of, whoever draws them: matplotlib for files, plotly for the page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Okabe and Ito's palette: told apart by colour-blind readers too.
+PALETTE = (
+    "#D55E00",
+    "#0072B2",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#B8A000",
+    "#8C564B",
+    "#7F7F7F",
+    "#7030A0",
+    "#9ACD32",
+)
+METHOD_COLOURS = {"hyla": PALETTE[0], "softmax": PALETTE[1], "linear": PALETTE[2]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line of `Lines` or one colour of `Bars`; `errors` are half the length of the bars."""
+
+    name: str
+    y: Sequence[float]
+    errors: Sequence[float] = ()
+    colour: str
+    dashed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A horizontal line to compare with: the paper's number, the ceiling."""
+
+    name: str
+    y: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Scores over something that was varied; `x` holds numbers, or names at equal distances."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x: Sequence[float] | Sequence[str]
+    series: Sequence[Series]
+    levels: Sequence[Level] = ()
+    y_range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """Scores by group, a bar per series in each; `x` names the groups."""
+
+    title: str
+    y_label: str
+    x: Sequence[str]
+    series: Sequence[Series]
+    levels: Sequence[Level] = ()
+    y_range: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points:
+    """A cloud of points, coloured by a number (`colour_label` says which) or by a class."""
+
+    title: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: Sequence[float] | Sequence[str]
+    colour_label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heatmap:
+    """A matrix with names on both sides."""
+
+    title: str
+    values: Sequence[Sequence[float]]
+    rows: Sequence[str]
+    columns: Sequence[str]
+    label: str
+    value_range: tuple[float, float] | None = None
+
+    @property
+    def numbered(self) -> bool:
+        """Whether there is room for the numbers themselves."""
+        return len(self.rows) * len(self.columns) <= 100
+
+
+Panel = Lines | Bars | Points | Heatmap
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """Panels in rows, as the paper arranges them."""
+
+    panels: Sequence[Sequence[Panel]]
+    note: str = ""
+    """What has to be known to read it, such as where it departs from the paper."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Cells of text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    note: str = ""

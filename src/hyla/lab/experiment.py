@@ -1,0 +1,36 @@
+"""What a figure or table of the paper is, here: what to train, what to measure, what to show."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hyla.lab.claims import Verdict
+from hyla.lab.drawing import Figure, Table
+from hyla.lab.measuring import Measurement
+from hyla.lab.results import Results
+
+
+def _no_sweeps(scale: str) -> list[dict[str, Any]]:
+    return []
+
+
+def _no_verdicts(results: Results) -> list[Verdict]:
+    return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One figure, table, or question beyond the paper."""
+
+    name: str
+    title: str
+    shows: str
+    """What the reader is to see in it, in the paper's words or ours."""
+    sweeps: Callable[[str], Sequence[dict[str, Any]]] = _no_sweeps
+    """The runs it needs at a scale, as trees of `hyla.lab.sweep`, without `members.*`."""
+    measurement: Measurement | None = None
+    """What is measured on trained models, or without any, beside their scores."""
+    figure: Callable[[Results], Figure | None] = lambda results: None
+    table: Callable[[Results], Table | None] = lambda results: None
+    verdicts: Callable[[Results], list[Verdict]] = _no_verdicts
+    """The paper's claims, each with what was measured here."""

@@ -1,0 +1,1 @@
+"""One module per figure or table: what to train and measure for it, its drawing, the claims."""

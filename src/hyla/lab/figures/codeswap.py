@@ -1,0 +1,120 @@
+"""Beyond the paper: does the code cause the operation? Give a network another rule's code."""
+
+import statistics
+from collections.abc import Sequence
+
+from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict
+from hyla.lab.drawing import Figure, Table
+from hyla.lab.experiment import Experiment
+from hyla.lab.latent_measurements import SWAPPED_CODES, method_sweeps, on, swapping
+from hyla.lab.latent_panels import matrix, methods_in, rows_of
+from hyla.lab.panels import label_of
+from hyla.lab.results import Results
+from hyla.lab.store import Row
+
+# To each code that is put in, the control: as likely by its size and values, but meaningless.
+_CONTROLS = {
+    "donor, same operands": "donor, same operands, permuted heads",
+    "donor": "permuted heads",
+}
+_CLEARLY = 0.1
+
+
+def _figure(results: Results) -> Figure | None:
+    measured = rows_of(results, what="matrix")
+    panels = []
+    for code in SWAPPED_CODES:
+        row = []
+        for method in methods_in(measured):
+            own = [r for r in measured if (r["attention"], r["code"]) == (method, code)]
+            seed = min((r["seed"] for r in own), default=0)
+            row.append(
+                matrix(
+                    [r for r in own if r["seed"] == seed],
+                    row="recipient",
+                    column="donor",
+                    value="donor_rate",
+                    title=f"{label_of(method)}: follows the rule of the {code}",
+                    label="share of instances",
+                    value_range=(0, 1),
+                )
+            )
+        panels.append([panel for panel in row if panel.rows])
+    note = (
+        "Rows: the rule that gives the instance its answer; columns: the rule whose code is put "
+        "in, in all layers at once, from another instance: one that applies that rule to the same "
+        "values (above), or any (below). A cell is the share of answers that the donor's rule "
+        "prescribes for the recipient's own inputs. On the diagonal there is nothing to follow."
+    )
+    drawn = [row for row in panels if row]
+    return Figure(panels=drawn, note=note) if drawn else None
+
+
+def _in_all_layers(results: Results, method: str, code: str) -> list[Row]:
+    """Return the rows in which this code was put into all layers (or into none: `own`)."""
+    rows = rows_of(results, what="table", attention=method, code=code)
+    spans = {(row["first_layer"], row["last_layer"]) for row in rows} - {(None, None)}
+    widest = max(spans, key=lambda span: span[1] - span[0], default=(None, None))
+    return [row for row in rows if (row["first_layer"], row["last_layer"]) == widest]
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return statistics.fmean(values) if values else None
+
+
+def _table(results: Results) -> Table | None:
+    measured = rows_of(results, what="table")
+    rates = {
+        "donor_rate": "follows the donor's rule (%)",
+        "stay_rate": "stays (%)",
+        "copy_rate": "gives the donor's own answer (%)",
+    }
+    rows = []
+    for method in methods_in(measured):
+        for code in dict.fromkeys(row["code"] for row in measured):
+            own = _in_all_layers(results, method, code)
+            means = [_mean(own, rate) for rate in rates]
+            if means[0] is not None:
+                texts = ["" if mean is None else f"{100 * mean:.1f}" for mean in means]
+                counted = sum(row["instances"] for row in own)
+                rows.append([label_of(method), code, *texts, str(counted)])
+    columns = ["attention", "code put in", *rates.values(), "instances"]
+    return Table(columns=columns, rows=rows) if rows else None
+
+
+def _verdicts(results: Results) -> list[Verdict]:
+    verdicts = []
+    for method in methods_in(rows_of(results, what="table")):
+        for code, control in _CONTROLS.items():
+            follows, by_chance = (
+                _mean(_in_all_layers(results, method, kind), "donor_rate")
+                for kind in (code, control)
+            )
+            if follows is None or by_chance is None:
+                continue
+            lead = follows - by_chance
+            status = REPRODUCED if lead > _CLEARLY else PARTLY if lead > 0 else NOT
+            verdicts.append(
+                Verdict(
+                    claim="The latent code specifies the operation: with another rule's code "
+                    f"({code}) the network follows that rule ({method}).",
+                    status=status,
+                    number=f"{100 * follows:.1f} % follow it, {100 * by_chance:.1f} % with its "
+                    f"heads permuted (reproduced: {100 * _CLEARLY:.0f} more)",
+                )
+            )
+    return verdicts
+
+
+EXPERIMENT = Experiment(
+    name="codeswap",
+    title="Beyond the paper: swapping codes between rules",
+    shows="The paper shows that codes predict the operation. Here they are exchanged: if the code "
+    "specifies the operation, a network given another rule's code follows that rule.",
+    sweeps=method_sweeps("sraven"),
+    measurement=on("sraven", swapping),
+    figure=_figure,
+    table=_table,
+    verdicts=_verdicts,
+)

@@ -1,0 +1,36 @@
+"""Figure 2D: codes of the query token in the plane."""
+
+from hyla.lab.claims import Verdict
+from hyla.lab.clusters import operation_explains_more
+from hyla.lab.drawing import Figure
+from hyla.lab.experiment import Experiment
+from hyla.lab.latent_measurements import geometry, method_sweeps, on
+from hyla.lab.latent_panels import clouds
+from hyla.lab.results import Results
+
+
+def _figure(results: Results) -> Figure | None:
+    colours = {"target": "target value", "term 1": "first term"}
+    panels = clouds(results, colours, all_layers=False)
+    return Figure(panels=panels) if panels else None
+
+
+def _verdicts(results: Results) -> list[Verdict]:
+    return operation_explains_more(
+        results,
+        "function",
+        "Clusters of the codes are only partially explained by the target, and correspond to the "
+        "functions",
+    )
+
+
+EXPERIMENT = Experiment(
+    name="fig2d",
+    title="Figure 2D: latent codes on fuzzy logic",
+    shows="t-SNE of the codes of the query attending to itself, for held-out functions with the "
+    "same context points: by target value and by the first term.",
+    sweeps=method_sweeps("fuzzy"),
+    measurement=on("fuzzy", geometry),
+    figure=_figure,
+    verdicts=_verdicts,
+)

@@ -1,0 +1,23 @@
+"""Figure 5A: codes of SRAVEN's last layer, by the value to be predicted."""
+
+from hyla.lab.drawing import Figure
+from hyla.lab.experiment import Experiment
+from hyla.lab.latent_measurements import geometry, method_sweeps, on
+from hyla.lab.latent_panels import clouds
+from hyla.lab.results import Results
+
+
+def _figure(results: Results) -> Figure | None:
+    panels = clouds(results, {"target": "target value"}, all_layers=False)
+    return Figure(panels=panels) if panels else None
+
+
+EXPERIMENT = Experiment(
+    name="fig5a",
+    title="Figure 5A: latent codes on SRAVEN by target value",
+    shows="t-SNE of the final layer's codes for the last query token, coloured by the magnitude of "
+    "the target.",
+    sweeps=method_sweeps("sraven"),
+    measurement=on("sraven", geometry),
+    figure=_figure,
+)

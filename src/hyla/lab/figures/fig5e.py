@@ -1,0 +1,69 @@
+"""Figure 5E: which rules share a code."""
+
+import statistics
+
+from hyla.lab.claims import Verdict, share
+from hyla.lab.drawing import Figure
+from hyla.lab.experiment import Experiment
+from hyla.lab.latent_measurements import geometry, method_sweeps, on
+from hyla.lab.latent_panels import last_layer, matrix, rows_of
+from hyla.lab.results import Results
+from hyla.lab.store import Row
+
+_RELATED = {"addition", "subtraction"}
+
+
+def final_similarities(results: Results, method: str) -> list[Row]:
+    """Return the similarities of the mean codes in the last layer, of the first seed measured."""
+    rows = rows_of(results, what="similarity", attention=method)
+    if not rows:
+        return []
+    seed = min(row["seed"] for row in rows)
+    return [row for row in rows if row["seed"] == seed and row["layer"] == last_layer(rows)]
+
+
+def _figure(results: Results) -> Figure | None:
+    rows = final_similarities(results, "hyla")
+    if not rows:
+        return None
+    panel = matrix(
+        rows,
+        row="first",
+        column="second",
+        value="similarity",
+        title="HYLA, last layer",
+        label="cosine similarity",
+    )
+    return Figure(panels=[[panel]])
+
+
+def _verdicts(results: Results) -> list[Verdict]:
+    rows = rows_of(results, what="similarity", attention="hyla")
+    if not rows:
+        return []
+    final = [row for row in rows if row["layer"] == last_layer(rows)]
+    pairs = [row for row in final if row["first"] < row["second"]]
+    related, others = [], []
+    for row in pairs:
+        (related if {row["first"], row["second"]} == _RELATED else others).append(row["similarity"])
+    if not related or not others:
+        return []
+    mean, usual = statistics.fmean(related), statistics.quantiles(others, n=4)[2]
+    return share(
+        "Sum and difference are implemented with a very similar latent code.",
+        [mean > usual],
+        f"cosine similarity {mean:.2f}; three quarters of the other pairs of rules are below "
+        f"{usual:.2f}",
+    )
+
+
+EXPERIMENT = Experiment(
+    name="fig5e",
+    title="Figure 5E: similarity of the rules' codes",
+    shows="Cosine similarity between the average codes of the rules for HYLA: related rules, such "
+    "as sum and difference, have similar codes.",
+    sweeps=method_sweeps("sraven"),
+    measurement=on("sraven", geometry),
+    figure=_figure,
+    verdicts=_verdicts,
+)

@@ -1,0 +1,30 @@
+"""Figure A2: Figure 2D for all layers."""
+
+from hyla.lab.drawing import Figure
+from hyla.lab.experiment import Experiment
+from hyla.lab.latent_measurements import geometry, method_sweeps, on
+from hyla.lab.latent_panels import clouds
+from hyla.lab.results import Results
+
+_COLOURS = {
+    "target": "target value",
+    "function": "function",
+    "term 1": "term 1",
+    "term 2": "term 2",
+}
+
+
+def _figure(results: Results) -> Figure | None:
+    panels = clouds(results, _COLOURS, all_layers=True)
+    return Figure(panels=panels) if panels else None
+
+
+EXPERIMENT = Experiment(
+    name="figA2",
+    title="Figure A2: latent codes on fuzzy logic, all layers",
+    shows="t-SNE of the codes of the query token in every layer, by target (A), function (B), "
+    "first (C) and second term (D).",
+    sweeps=method_sweeps("fuzzy"),
+    measurement=on("fuzzy", geometry),
+    figure=_figure,
+)

@@ -1,0 +1,82 @@
+"""Figure A3: everything that is measured on fuzzy logic."""
+
+from hyla.lab.claims import Verdict, share
+from hyla.lab.drawing import Figure
+from hyla.lab.experiment import Experiment
+from hyla.lab.grids import METHODS, fuzzy_lengths_and_fractions
+from hyla.lab.panels import at, lines_by_method
+from hyla.lab.results import Results, where
+
+_PANELS = {
+    "A: unseen combinations": ("ood/r2", "OOD R²", (0.0, 1.0)),
+    "B: training functions": ("test/r2", "R²", (0.0, 1.0)),
+    "C: unknown terms": ("unknown_terms/r2", "R²", (-1.0, 1.0)),
+    "D: training loss": ("train/loss", "mean squared error", None),
+}
+# "Fail" and "small differences" are the paper's words; these are ours for them.
+_FAILS_BELOW = 0.5
+_SMALL_DIFFERENCE = 0.05
+
+
+def _figure(results: Results) -> Figure | None:
+    fractions = sorted({cell.get("task__held_out_fraction") for cell in results.cells})
+    rows = [
+        [
+            lines_by_method(
+                where(results.cells, task__held_out_fraction=fraction),
+                x=at("task__sequence_length"),
+                metric=metric,
+                title=f"{name}, {fraction:.0%} held out",
+                x_label="in-context examples",
+                y_label=label,
+                y_range=y_range,
+            )
+            for fraction in fractions
+        ]
+        for name, (metric, label, y_range) in _PANELS.items()
+    ]
+    return Figure(panels=rows) if fractions else None
+
+
+def _verdicts(results: Results) -> list[Verdict]:
+    unknown = _by_setting(results, "unknown_terms/r2")
+    scores = [score for group in unknown for score in group]
+    spreads = [max(group) - min(group) for group in _by_setting(results, "test/r2")]
+    verdicts = []
+    if scores:
+        verdicts += share(
+            "None of the models can solve functions of unknown terms.",
+            [score < _FAILS_BELOW for score in scores],
+            f"R² on unknown terms from {min(scores):.2f} to {max(scores):.2f} over {len(scores)} "
+            f"settings (fails: below {_FAILS_BELOW})",
+        )
+    if spreads:
+        verdicts += share(
+            "In distribution the models show comparably small differences.",
+            [spread < _SMALL_DIFFERENCE for spread in spreads],
+            f"largest difference in R² between methods, over the settings: {min(spreads):.3f} to "
+            f"{max(spreads):.3f} (small: below {_SMALL_DIFFERENCE})",
+        )
+    return verdicts
+
+
+def _by_setting(results: Results, metric: str) -> list[list[float]]:
+    """Return the scores of the methods for each length and fraction at which all were measured."""
+    groups: dict[tuple[int, float], list[float]] = {}
+    for cell in results.cells:
+        score = cell.score(metric)
+        if score is not None:
+            key = (cell.get("task__sequence_length"), cell.get("task__held_out_fraction"))
+            groups.setdefault(key, []).append(score.mean)
+    return [scores for scores in groups.values() if len(scores) == len(METHODS)]
+
+
+EXPERIMENT = Experiment(
+    name="figA3",
+    title="Figure A3: fuzzy logic, all metrics",
+    shows="R² on unseen combinations (A), training functions (B) and functions of unknown terms "
+    "(C), and the training loss (D): the models differ on A alone, and all fail on C.",
+    sweeps=fuzzy_lengths_and_fractions,
+    figure=_figure,
+    verdicts=_verdicts,
+)

@@ -1,0 +1,25 @@
+"""Figure A6: codes on SRAVEN in all layers."""
+
+from hyla.lab.clusters import target_fades
+from hyla.lab.drawing import Figure
+from hyla.lab.experiment import Experiment
+from hyla.lab.latent_measurements import geometry, method_sweeps, on
+from hyla.lab.latent_panels import clouds
+from hyla.lab.results import Results
+
+
+def _figure(results: Results) -> Figure | None:
+    panels = clouds(results, {"target": "target value", "rule": "rule"}, all_layers=True)
+    note = "The paper's models saw 40 M instances; these are those of Table A1, with 20 M."
+    return Figure(panels=panels, note=note) if panels else None
+
+
+EXPERIMENT = Experiment(
+    name="figA6",
+    title="Figure A6: latent codes on SRAVEN, all layers",
+    shows="t-SNE of the codes for the last query token, by target value (A) and by rule (B).",
+    sweeps=method_sweeps("sraven"),
+    measurement=on("sraven", geometry),
+    figure=_figure,
+    verdicts=target_fades,
+)

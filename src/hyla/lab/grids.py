@@ -1,0 +1,110 @@
+"""Grids that figures share: the methods, the rows of Table A1, the search of Table A3."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hyla.lab.selection import HYPERPARAMETERS
+from hyla.training import load_preset, merge
+
+METHODS = ("hyla", "softmax", "linear")
+"""The three that every figure of the paper compares."""
+
+LABELS = {
+    "softmax": "Softmax attention",
+    "linear": "Linear attention",
+    "hyla": "HYLA",
+    "linear_rmshead": "Linear attention + RMSHead",
+    "linear_rmshead_nonlinear_value": "Linear attention + RMSHead + nonlinear value",
+    "hyla_minus_rmshead": "HYLA − RMSHead",
+    "hyla_minus_nonlinearity": "HYLA − nonlinearity",
+    "hyla_minus_nonlinearity_minus_rmshead": "HYLA − nonlinearity − RMSHead",
+    "hyla_minus_rmshead_plus_softmax": "HYLA − RMSHead + softmax",
+    "hyla_deep": "HYLA + deep value network",
+    "hyla_plus_softmax": "HYLA + softmax",
+    "hyla_plus_softmax_last": "HYLA + softmax (softmax last)",
+}
+"""How the paper calls the attention presets, in the order of Table A1."""
+
+# The hyper-parameters that Table A3 lists as searched. The smaller scales search next to nothing:
+# at `smoke` only so much that choosing is exercised.
+_SEARCH: Mapping[tuple[str, str], Mapping[str, Sequence[Any]]] = {
+    ("fuzzy", "paper"): {"learning_rate": [1e-3, 3e-3], "weight_decay": [0.1, 0.03]},
+    ("sraven", "paper"): {
+        "learning_rate": [1e-3, 3e-4],
+        "weight_decay": [0.1, 0.3],
+        "warmup_steps": [1000, 3000],
+    },
+    ("fuzzy", "smoke"): {"learning_rate": [1e-3, 3e-3]},
+    ("sraven", "smoke"): {"learning_rate": [1e-3, 3e-3]},
+}
+_FUZZY_SPLITS = ("validation", "test", "ood", "unknown_terms")
+SEEDS = {"smoke": 2, "laptop": 2, "paper": 3}
+
+
+def members(task: str, scale: str, *, seeds: int | None, search: bool) -> dict[str, list[Any]]:
+    """Return the grid of a method's models, as a sweep's `members.*`.
+
+    Without `search`, the preset's own setting stands for all; `seeds` None is the scale's number.
+    """
+    lists: dict[str, Any] = {"seed": range(SEEDS[scale] if seeds is None else seeds)}
+    if search:
+        lists |= _SEARCH.get((task, scale), {})
+    else:
+        preset = load_preset(task, scale)["members"]
+        lists |= {name: preset[name][:1] for name in HYPERPARAMETERS if name in preset}
+    return {f"members.{name}": list(values) for name, values in lists.items()}
+
+
+def sweep(
+    task: str, scale: str, *, grid: Mapping[str, Sequence[Any]], **settings: Any
+) -> dict[str, Any]:
+    """Return a sweep's tree; `settings` go over the preset for all of its runs.
+
+    Fuzzy logic is always scored on unknown terms too, so that its figures can share runs.
+    """
+    if task == "fuzzy":
+        settings = merge({"evaluation": {"splits": list(_FUZZY_SPLITS)}}, settings)
+    lists = {key: list(values) for key, values in grid.items()}
+    return {"task": task, "scale": scale, "set": settings, "grid": lists}
+
+
+def fuzzy_lengths_and_fractions(scale: str) -> list[dict[str, Any]]:
+    """Return Figure 2C's and A3's grid: in-context examples × share of held-out combinations.
+
+    The values at which Table A1 compares come first: a search that is cut short has them.
+    """
+    lengths, fractions = {
+        "smoke": ([8, 4], [0.3, 0.5]),
+        "laptop": ([16, 8], [0.5, 0.3]),
+        "paper": ([32, 16, 64, 96], [0.7, 0.5, 0.3]),
+    }[scale]
+    grid = {
+        "task.sequence_length": lengths,
+        "task.held_out_fraction": fractions,
+        "model.attention": METHODS,
+    }
+    return [sweep("fuzzy", scale, grid=grid)]
+
+
+def scaling(scale: str, size: str) -> list[dict[str, Any]]:
+    """Return Figure 4's and A4's grid: instances × `size`, which is a setting of the model."""
+    steps, sizes = {
+        "smoke": ([15, 30], [1, 2]),
+        "laptop": ([1500, 3000], {"model.width_factor": [1, 2], "model.num_layers": [2, 4]}[size]),
+        # 10, 20 and 40 M instances
+        "paper": (
+            [78125, 156250, 312500],
+            {"model.width_factor": [1, 2, 4], "model.num_layers": [4, 8, 16]}[size],
+        ),
+    }[scale]
+    return [sweep("sraven", scale, grid={size: sizes, "steps": steps, "model.attention": METHODS})]
+
+
+def table_a1(task: str, scale: str) -> list[dict[str, Any]]:
+    """Return the fourteen rows of Table A1 for one task."""
+    rows = [name for name in LABELS if name != "hyla_plus_softmax_last"]
+    first = [*METHODS, *(name for name in rows if name not in METHODS)]
+    return [
+        sweep(task, scale, grid={"model.attention": first}),
+        sweep(task, scale, grid={"model.attention": METHODS}, model={"feed_forward": "moe"}),
+    ]

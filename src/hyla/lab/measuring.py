@@ -1,0 +1,62 @@
+"""What is measured beside scores: on the trained models that are here, at the size of the scale."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hyla.lab.results import MEMBER, Cell
+from hyla.lab.setting import Setting
+from hyla.lab.store import Row, load_model, read_run
+from hyla.nn import Transformer
+
+
+class NotAvailableError(Exception):
+    """Something is not here to be measured; the message says how to get it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """What there is to measure with."""
+
+    setting: Setting
+    cells: Sequence[Cell]
+    root: Path
+    """Folder of the run directories."""
+    device: torch.device
+    deadline: float = math.inf
+    """On the monotonic clock: what trains has to stop then, and raise `Interrupted`."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Time until the deadline."""
+        return self.deadline - time.monotonic()
+
+    def size(self, *, smoke: int, laptop: int, paper: int) -> int:
+        """Return the number for the scale."""
+        return {"smoke": smoke, "laptop": laptop, "paper": paper}[self.setting.scale]
+
+    def models(self, cell: Cell, *, most: int | None = None) -> Iterator[tuple[Row, Transformer]]:
+        """Yield the cell's picked models, seed by seed, whose checkpoints are under `root`.
+
+        `most` limits their number. What was trained elsewhere may have left its scores alone.
+        """
+        found = 0
+        for row in sorted(cell.picked, key=lambda row: row["seed"]):
+            path = self.root / row["run"]
+            if path.exists() and (most is None or found < most):
+                wanted = {name: row[name] for name in MEMBER}
+                member = read_run(path).members.index(wanted)
+                yield row, load_model(path, member, device=self.device)[0]
+                found += 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """How to measure something, and the name of its table; experiments may share one."""
+
+    name: str
+    measure: Callable[[Measuring], list[Row]]

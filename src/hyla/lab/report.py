@@ -1,0 +1,151 @@
+"""What the store holds, beside the paper: sections, and the files made of them.
+
+Nothing here trains or measures. Each setting is reported by itself, the paper's own first.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyla.lab.claims import STATUSES, Verdict, percent
+from hyla.lab.drawing import Figure, Table
+from hyla.lab.experiment import Experiment
+from hyla.lab.registry import NAMES, load
+from hyla.lab.reproduce import methods_of, results_of, titled
+from hyla.lab.results import Cell, Results, Tables, method_key, stored_settings
+from hyla.lab.setting import Setting
+from hyla.training import SCALES
+
+_LEAST_SHARE = 0.3
+_ORIGIN = ("device", "torch", "git_commit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One experiment under one setting, as far as it was measured."""
+
+    experiment: Experiment
+    setting: Setting
+    figure: Figure | None
+    table: Table | None
+    models: Table | None
+    """Every method that was trained for it: scores, picked hyper-parameters, ceiling."""
+    verdicts: Sequence[Verdict]
+    origin: str
+    """What the numbers were computed with."""
+
+    @property
+    def figure_path(self) -> Path:
+        """Where its figure lies in the store, without a suffix."""
+        return Path(self.setting.label) / "figures" / self.experiment.name
+
+
+def build(store: Path) -> list[Section]:
+    """Return a section for everything in the store, the paper's scale first."""
+    settings = sorted(stored_settings(store), key=lambda s: (-SCALES.index(s.scale), s.label))
+    return [
+        _section(experiment, results)
+        for setting in settings
+        for experiment, results in _shown(Tables(store, setting))
+    ]
+
+
+def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
+    """Return the experiments of which enough is measured, so that every model is in one of them.
+
+    Models are shared: those of one figure alone would make thin versions of many others.
+    """
+    everything = [(load(name), results_of(load(name), tables)) for name in NAMES]
+    keys = {e.name: {method_key(cell.config) for cell in found.cells} for e, found in everything}
+    chosen = {e.name for e, found in everything if _share(e, found) >= _LEAST_SHARE}
+    missing = set().union(*keys.values()) - set().union(*(keys[name] for name in chosen))
+    while missing:
+        best = max(keys, key=lambda name: len(keys[name] & missing))
+        chosen.add(best)
+        missing -= keys[best]
+    return [(experiment, found) for experiment, found in everything if experiment.name in chosen]
+
+
+def _share(experiment: Experiment, results: Results) -> float:
+    """Return how much of an experiment is there, from 0 to 1."""
+    if experiment.measurement is not None:
+        return float(bool(results.rows))
+    return len(results.cells) / len(methods_of(experiment, results.setting))
+
+
+def _section(experiment: Experiment, results: Results) -> Section:
+    return Section(
+        experiment=experiment,
+        setting=results.setting,
+        figure=experiment.figure(results),
+        table=experiment.table(results),
+        models=_models_table(experiment, results),
+        verdicts=experiment.verdicts(results),
+        origin=_origin(results),
+    )
+
+
+def _models_table(experiment: Experiment, results: Results) -> Table | None:
+    """Return what was trained; a column that would be empty everywhere is left out."""
+    if not results.cells:
+        return None
+    titles = {
+        method_key(method.config): str(titled(method, results.setting))
+        for method in methods_of(experiment, results.setting)
+    }
+    columns: dict[str, list[str]] = {
+        "method": [titles[method_key(cell.config)] for cell in results.cells],
+        "OOD": [_score(cell.ood) for cell in results.cells],
+        "seen": [_score(cell.seen) for cell in results.cells],
+        "unknown terms": [_score(c.score(f"unknown_terms/{c.headline}")) for c in results.cells],
+        "best possible OOD": [_score(results.ceiling(cell)) for cell in results.cells],
+        "training loss": [_loss(cell) for cell in results.cells],
+        "seeds": [str(len(cell.picked)) for cell in results.cells],
+        "lr": [f"{cell.hyperparameters['learning_rate']:g}" for cell in results.cells],
+        "decay": [f"{cell.hyperparameters['weight_decay']:g}" for cell in results.cells],
+        "warmup": [f"{cell.hyperparameters['warmup_steps']:g}" for cell in results.cells],
+        "settings compared": ["{} of {}".format(*cell.searched) for cell in results.cells],
+        "diverged": [_diverged(cell) for cell in results.cells],
+    }
+    kept = {name: texts for name, texts in columns.items() if any(texts)}
+    return Table(
+        columns=list(kept),
+        rows=list(zip(*kept.values(), strict=True)),
+        note="Scores in percent (R² or accuracy), mean ± standard error over the seeds at the "
+        "hyper-parameters best on validation.",
+    )
+
+
+def _score(value: Any) -> str:
+    return "" if value is None or math.isnan(value.mean) else percent(value)
+
+
+def _loss(cell: Cell) -> str:
+    loss = cell.score("train/loss")
+    return "" if loss is None else f"{loss.mean:.3g}"
+
+
+def _diverged(cell: Cell) -> str:
+    count = sum(bool(row["diverged"]) for row in cell.rows)
+    return f"{count} of {len(cell.rows)}" if count else ""
+
+
+def _origin(results: Results) -> str:
+    rows = [*(row for cell in results.cells for row in cell.rows), *results.rows]
+    parts = []
+    for name in _ORIGIN:
+        values = Counter(str(row[name]) for row in rows if row.get(name))
+        if values:
+            short = [value[:12] if name == "git_commit" else value for value in values]
+            parts.append(f"{name.replace('_', ' ')} {', '.join(dict.fromkeys(short))}")
+    models = sum(len(cell.rows) for cell in results.cells)
+    return "; ".join([f"{models} models" if models else "no training", *parts])
+
+
+def counts(sections: Sequence[Section]) -> dict[str, int]:
+    """Return how many claims were judged in each way."""
+    found = Counter(verdict.status for section in sections for verdict in section.verdicts)
+    return {status: found[status] for status in STATUSES}

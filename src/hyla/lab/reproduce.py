@@ -1,0 +1,189 @@
+"""From names of figures to populations, and from finished runs to the store's tables."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hyla._environment import environment
+from hyla._errors import nearest
+from hyla.lab.ceilings import ceiling_rows
+from hyla.lab.experiment import Experiment
+from hyla.lab.grids import members
+from hyla.lab.measuring import Measuring
+from hyla.lab.results import Results, Tables, ceilings_of, cells_of, method_key, task_key
+from hyla.lab.setting import Setting
+from hyla.lab.store import Row, flat_settings, read_run
+from hyla.lab.sweep import Method, Share, expand, plan
+from hyla.training import TrainConfig, config_from_tree, load_preset
+from hyla.training.loop import resolve_device
+from hyla.training.run_directory import git_commit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much of the grids to train."""
+
+    seeds: int | None = None
+    """Seeds of each method; None is the scale's own number."""
+    search: bool = True
+    """Search the hyper-parameters of Table A3, or take the preset's."""
+    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Values that settings of the config may have, such as {"task_name": ["fuzzy"]}."""
+
+    def __post_init__(self):
+        if self.seeds is not None and self.seeds < 1:
+            raise ValueError(f"seeds must be at least 1, got {self.seeds}")
+
+    def admits(self, config: TrainConfig) -> bool:
+        """Whether the config's settings are among those asked for."""
+        settings = flat_settings(config.to_tree())
+        return all(str(settings.get(key)) in values for key, values in self.only.items())
+
+
+EVERYTHING = Effort()
+
+
+def methods_of(
+    experiment: Experiment, setting: Setting, effort: Effort = EVERYTHING
+) -> list[Method]:
+    """Return the methods an experiment trains, each once; no models that `effort` leaves out."""
+    methods = _methods(experiment, setting, effort.seeds, effort.search)
+    return [method for method in methods if effort.admits(method.config)]
+
+
+@functools.cache  # building and checking hundreds of configs takes seconds
+def _methods(
+    experiment: Experiment, setting: Setting, seeds: int | None, search: bool
+) -> list[Method]:
+    found: dict[str, Method] = {}
+    for tree in experiment.sweeps(setting.scale):
+        lists = members(tree["task"], setting.scale, seeds=seeds, search=search)
+        for method in expand(tree | {"grid": tree["grid"] | lists}):
+            config = setting.apply(method.config)
+            found.setdefault(method_key(config), dataclasses.replace(method, config=config))
+    return list(found.values())
+
+
+def check_only(experiments: Sequence[Experiment], setting: Setting, only: Iterable[str]) -> None:
+    """Raise a ValueError for a key that is no setting of any run."""
+    known = {
+        key
+        for experiment in experiments
+        for method in methods_of(experiment, setting)
+        for key in flat_settings(method.config.to_tree())
+    }
+    for key in only:
+        if key not in known:
+            raise ValueError(f"--only: no run has a setting {key!r}{nearest(key, known)}")
+
+
+def shares_of(
+    experiments: Sequence[Experiment],
+    setting: Setting,
+    effort: Effort,
+    *,
+    root: Path,
+    max_population: int,
+) -> list[Share]:
+    """Return the populations of all the experiments; models that several need are there once."""
+    union: dict[str, Method] = {}
+    for experiment in experiments:
+        for method in methods_of(experiment, setting, effort):
+            key = method_key(method.config)
+            if key in union:
+                known = union[key].config
+                joined = dict.fromkeys((*known.members, *method.config.members))
+                config = dataclasses.replace(known, members=tuple(joined))
+                union[key] = dataclasses.replace(union[key], config=config)
+            else:
+                union[key] = titled(method, setting)
+    return plan(list(union.values()), root, max_population)
+
+
+def titled(method: Method, setting: Setting) -> Method:
+    """Name a method by all in which it departs from the preset, not by one grid's keys."""
+    config = method.config
+    usual = _usual(config.task_name, setting)
+    changed = {
+        key: value
+        for key, value in flat_settings(config.to_tree()).items()
+        if value != usual[key] and key != "model.attention" and not key.startswith("evaluation.")
+    }
+    return dataclasses.replace(
+        method, settings={config.task_name: config.model.attention} | changed
+    )
+
+
+@functools.cache
+def _usual(task: str, setting: Setting) -> Row:
+    preset = setting.apply(config_from_tree(load_preset(task, setting.scale)))
+    return flat_settings(preset.to_tree())
+
+
+# --- collecting ------------------------------------------------------------------------------
+
+
+def collect(shares: Sequence[Share], tables: Tables) -> None:
+    """Put the finished runs of the shares into the tables."""
+    paths = dict.fromkeys(share.path for share in shares if share.finished)
+    tables.add_runs(read_run(path) for path in paths)
+
+
+def collect_ceilings(experiments: Sequence[Experiment], tables: Tables, device: str) -> None:
+    """Compute the ceiling of every SRAVEN task that has a measured model and no ceiling yet."""
+    known = {row["task"] for row in tables.measured("ceilings")}
+    for experiment in experiments:
+        for cell in results_of(experiment, tables).cells:
+            task = task_key(cell.config)
+            if cell.config.task_name == "sraven" and task not in known:
+                known.add(task)
+                rows = ceiling_rows(cell.config, device=device)
+                tables.add_measured(
+                    "ceilings",
+                    [{"task": task, **row, **origin(device)} for row in rows],
+                    key=("task", "seed"),
+                )
+
+
+def measure(
+    experiment: Experiment,
+    tables: Tables,
+    *,
+    root: Path,
+    device: str,
+    deadline: float = math.inf,
+) -> int:
+    """Measure what the experiment asks for beside scores; return the number of rows."""
+    if experiment.measurement is None:
+        return 0
+    measuring = Measuring(
+        setting=tables.setting,
+        cells=results_of(experiment, tables).cells,
+        root=root,
+        device=resolve_device(device),
+        deadline=deadline,
+    )
+    rows = experiment.measurement.measure(measuring)
+    if rows:
+        whence = origin(device)
+        tables.add_measured(experiment.measurement.name, [{**whence, **row} for row in rows])
+    return len(rows)
+
+
+def origin(device: str) -> Row:
+    """Return what a measurement was made with."""
+    return {**environment(resolve_device(device)), "git_commit": git_commit()}
+
+
+def results_of(experiment: Experiment, tables: Tables) -> Results:
+    """Return what the tables hold for an experiment."""
+    cells = cells_of([m.config for m in methods_of(experiment, tables.setting)], tables)
+    return Results(
+        setting=tables.setting,
+        cells=cells,
+        rows=tables.measured(experiment.measurement.name) if experiment.measurement else [],
+        ceilings=ceilings_of(cells, tables),
+    )

@@ -1,0 +1,104 @@
+"""Every figure and table is there, can be planned at every scale, and has the paper's grid."""
+
+import pytest
+
+from hyla.lab.estimate import SPEEDS, in_words, seconds_for
+from hyla.lab.paper import TABLE_A1
+from hyla.lab.registry import BEYOND, NAMES, PAPER, load, load_all
+from hyla.lab.reproduce import Effort, methods_of, shares_of
+from hyla.lab.setting import Setting
+from hyla.training import SCALES
+
+PAPER_SCALE = Setting(scale="paper")
+
+
+def test_the_papers_figures_and_tables_are_all_there():
+    assert len(PAPER) == 24
+    assert [experiment.name for experiment in load_all(["all"])] == list(NAMES)
+    for experiment in load_all(["all"]):
+        assert experiment.title
+        assert experiment.shows
+        assert experiment.measurement or experiment.sweeps("paper")
+
+
+@pytest.mark.parametrize("name", ["table-a1", "tablea1", "TABLE_A1"])
+def test_names_are_understood_as_people_type_them(name: str):
+    assert load(name).name == "tableA1"
+
+
+def test_unknown_names_are_answered_with_the_known():
+    with pytest.raises(ValueError, match="did you mean 'fig2c'"):
+        load("fig2cc")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_experiment_can_be_planned(name: str, scale: str):
+    methods = methods_of(load(name), Setting(scale=scale))
+    assert len(methods) == len({str(method.config) for method in methods})
+    for method in methods:
+        assert seconds_for(method.config, device="cuda") > 0
+        assert seconds_for(method.config, device="cpu") > 0
+
+
+def test_the_grid_of_table_a3_is_searched():
+    for method in methods_of(load("fig2c"), PAPER_SCALE):
+        assert {m.learning_rate for m in method.config.members} == {1e-3, 3e-3}
+        assert {m.weight_decay for m in method.config.members} == {0.03, 0.1}
+        assert len(method.config.members) == 12
+    assert len(methods_of(load("fig2c"), PAPER_SCALE)) == 3 * 4 * 3
+    for method in methods_of(load("fig4a"), PAPER_SCALE):
+        assert {m.warmup_steps for m in method.config.members} == {1000, 3000}
+        assert len(method.config.members) == 24
+    instances = {
+        m.config.steps * m.config.batch_size for m in methods_of(load("fig4a"), PAPER_SCALE)
+    }
+    assert instances == {10_000_000, 20_000_000, 40_000_000}
+
+
+def test_table_a1_has_its_fourteen_rows_for_both_tasks():
+    rows = {
+        (m.config.task_name, m.config.model.attention, m.config.model.feed_forward)
+        for m in methods_of(load("tableA1"), PAPER_SCALE)
+    }
+    assert rows == {(task, *row) for task in ("fuzzy", "sraven") for row in TABLE_A1}
+    assert len(TABLE_A1) == 14
+
+
+def test_effort_narrows_the_grid():
+    effort = Effort(
+        seeds=1, search=False, only={"task_name": ["fuzzy"], "model.attention": ["hyla"]}
+    )
+    plain, moe = methods_of(load("tableA1"), PAPER_SCALE, effort)
+    assert [method.config.model.feed_forward for method in (plain, moe)] == ["gelu", "moe"]
+    assert len(plain.config.members) == 1
+    assert plain.config.members[0].learning_rate == 1e-3
+
+
+def test_models_that_figures_share_are_planned_once(tmp_path):
+    together = shares_of(
+        load_all(["fig2c", "figA3", "tableA1"]),
+        PAPER_SCALE,
+        Effort(),
+        root=tmp_path,
+        max_population=24,
+    )
+    # 36 of Figure 2C; of Table A1's 14, three are among them; SRAVEN's 14, of 24 models each.
+    assert len(together) == 36 + 11 + 14
+    assert len({share.path for share in together}) == len(together)
+
+
+def test_estimates_grow_with_the_work():
+    [small, *_] = methods_of(load("fig4b"), PAPER_SCALE, Effort(only={"model.num_layers": ["4"]}))
+    [large, *_] = methods_of(load("fig4b"), PAPER_SCALE, Effort(only={"model.num_layers": ["16"]}))
+    one = Effort(seeds=1, search=False, only={"model.num_layers": ["4"]})
+    [alone, *_] = methods_of(load("fig4b"), PAPER_SCALE, one)
+    seconds = [seconds_for(m.config, device="cuda") for m in (alone, small, large)]
+    assert seconds == sorted(seconds)
+    half = seconds_for(small.config, device="cuda", done=small.config.steps // 2)
+    assert half == pytest.approx((seconds[1] + SPEEDS["cuda", "sraven"].start_up) / 2, rel=1e-3)
+    assert in_words(3725) == "1:02:05"
+
+
+def test_beyond_the_paper():
+    assert set(BEYOND) == {"phi", "sigma", "capacity", "dropout", "unambiguous", "codeswap"}

@@ -1,0 +1,183 @@
+"""`hyla reproduce` and `hyla report`: from nothing to the report, in slices, and again."""
+
+import builtins
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hyla.cli import main
+from hyla.commands.exits import FAILURE, TRY_AGAIN, USAGE
+from hyla.lab.csv_table import read_csv
+from hyla.lab.registry import NAMES, load
+from hyla.lab.report import build
+
+_LITTLE = ("--scale", "smoke", "--seeds", "1", "--no-search", "--shorten", "10")
+# Of Figure 2C two populations, of one model each; and half of it.
+_CUT = (
+    *_LITTLE,
+    *("--only", "model.attention=hyla,linear", "task.held_out_fraction=0.3"),
+    *("task.sequence_length=8",),
+)
+_HALF = (*_LITTLE, "--only", "task.sequence_length=8")
+
+
+def _reproduce(folder: Path, *arguments: str) -> int:
+    folders = ("--root", str(folder / "runs"), "--out", str(folder / "store"))
+    return main(["reproduce", *arguments, *folders, "--device", "cpu"])
+
+
+def _tables(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "store").glob("*/*.csv")}
+
+
+def test_a_figure_in_slices(tmp_path: Path, capsys):
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert shown.count(" new ") == 2
+    assert "estimate" in shown
+    assert not (tmp_path / "runs").exists()
+
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--max-seconds", "0") == TRY_AGAIN
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--dry-run") == 0
+    assert "resumable at step" in capsys.readouterr().out
+
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--no-report") == 0
+    rows = read_csv(tmp_path / "store" / "smoke-short10" / "models-fuzzy.csv")
+    assert [row["model.attention"] for row in rows] == ["hyla", "linear"]
+    assert {row["step"] for row in rows} == {3}
+    assert not (tmp_path / "store" / "report.html").exists()
+
+    capsys.readouterr()
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--dry-run") == 0
+    assert capsys.readouterr().out.count(" finished ") >= 2
+
+
+def test_the_store_alone_makes_the_report(tmp_path: Path, capsys):
+    assert _reproduce(tmp_path, "fig2c", *_HALF, "--no-report") == 0
+    assert _reproduce(tmp_path, "fig3", "tableA3", *_LITTLE) == 0
+    page = (tmp_path / "store" / "report.html").read_text()
+    markdown = (tmp_path / "store" / "report.md").read_text()
+    shutil.rmtree(tmp_path / "runs")
+    for path in (tmp_path / "store").rglob("*"):
+        if path.is_file() and path.suffix != ".csv":
+            path.unlink()
+
+    capsys.readouterr()
+    assert main(["report", "--out", str(tmp_path / "store")]) == 0
+    assert (tmp_path / "store" / "report.md").read_text() == markdown
+    again = (tmp_path / "store" / "report.html").read_text()
+    # Plotly gives its elements random names.
+    names = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+    assert names.sub("", again) == names.sub("", page)
+    assert "<script src" not in page  # one file, no network
+    figures = tmp_path / "store" / "smoke-short10" / "figures"
+    assert {path.name for path in figures.iterdir()} == {
+        f"{name}.{suffix}" for name in ("fig2c", "figA3", "fig3") for suffix in ("png", "pdf")
+    }
+
+
+def test_what_was_not_measured_does_not_appear(tmp_path: Path):
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--no-report") == 0
+    # Two of twelve methods are shown, but not in every figure that has them; no claim is judged.
+    [section] = build(tmp_path / "store")
+    assert not section.verdicts
+
+    assert _reproduce(tmp_path, "fig2c", *_HALF, "--no-report") == 0
+    sections = {section.experiment.name: section for section in build(tmp_path / "store")}
+    models = sections["fig2c"].models
+    assert models is not None
+    assert {row[0] for row in models.rows} == {
+        f"fuzzy {method}{fraction}"
+        for method in ("hyla", "linear", "softmax")
+        for fraction in ("", ", task.held_out_fraction 0.5")
+    }
+    assert sections.keys() == {"fig2c", "figA3"}
+    # With all fractions at one of two lengths, only what is said of one length can be judged.
+    assert [v.claim for v in sections["fig2c"].verdicts] == [
+        "All models are able to solve the task given sufficient examples in context.",
+        "HYLA does best at 50% held out and 8 examples.",
+    ]
+
+
+def test_deleted_results_come_back_the_same(tmp_path: Path):
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--no-report") == 0
+    before = _tables(tmp_path)
+    shutil.rmtree(tmp_path / "store")
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--no-report") == 0
+    assert _tables(tmp_path) == before
+
+
+def test_without_plotly_and_matplotlib(tmp_path: Path, capsys, monkeypatch):
+    assert _reproduce(tmp_path, "fig3", "--scale", "smoke", "--no-report") == 0
+    missing = {"plotly"}
+    real_import = builtins.__import__
+
+    def without(name: str, *arguments, **options):
+        if name.partition(".")[0] in missing:
+            raise ImportError(f"No module named {name!r}")
+        return real_import(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    store = tmp_path / "store"
+    assert main(["report", "--out", str(store)]) == 0
+    assert "plotly is not installed" in capsys.readouterr().out
+    assert "data:image/png;base64" in (store / "report.html").read_text()
+
+    missing.add("matplotlib")
+    shutil.rmtree(store / "smoke" / "figures")
+    assert main(["report", "--out", str(store)]) == 0
+    assert "matplotlib is not installed" in capsys.readouterr().out
+    assert "Figure 3" in (store / "report.html").read_text()
+
+
+def test_a_measurement_that_fails_is_named(tmp_path: Path, capsys, monkeypatch):
+    def fail(measuring):
+        raise ValueError("no solver today")
+
+    measurement = load("tableA2").measurement
+    monkeypatch.setitem(vars(measurement), "measure", fail)
+    names = ("tableA2", "tableA3")
+    assert _reproduce(tmp_path, *names, "--scale", "smoke", "--no-report") == FAILURE
+    assert "tableA2: ValueError: no solver today" in capsys.readouterr().err
+    assert set(_tables(tmp_path)) == {"tableA3.csv"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fig9",), "not a figure or table"),
+        (("fig2c", "--scale", "papr"), "did you mean 'paper'"),
+        (("fig2c", "--only", "model.atention=hyla"), "did you mean 'model.attention'"),
+        (("fig2c", "--only", "task_name"), "say which values"),
+        (("fig2c", "--seeds", "0"), "seeds must be at least 1"),
+        (("fig2c", "--shorten", "0"), "shorten must be at least 1"),
+        (("fig2c", "--workers", "0"), "workers must be at least 1"),
+        (("fig2c", "--launcher", "slurm", "--max-seconds", "3"), "--slurm.time"),
+    ],
+)
+def test_mistakes_are_answered(tmp_path: Path, capsys, arguments: tuple[str, ...], message: str):
+    assert _reproduce(tmp_path, *arguments) == USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_without_names_all_are_listed(tmp_path: Path, capsys):
+    assert _reproduce(tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in NAMES)
+
+
+def test_a_report_of_nothing_says_how_to_get_something(tmp_path: Path, capsys):
+    assert main(["report", "--out", str(tmp_path)]) == USAGE
+    assert "hyla reproduce all --scale smoke" in capsys.readouterr().err
+
+
+def test_everything_end_to_end(tmp_path: Path, capsys):
+    """As `hyla reproduce all --scale smoke`, with a seventh of its steps and one model a method."""
+    cut = ("--scale", "smoke", "--seeds", "1", "--no-search", "--shorten", "7")
+    assert _reproduce(tmp_path, "all", *cut) == 0
+    sections = {section.experiment.name for section in build(tmp_path / "store")}
+    assert sections == set(NAMES)
+    page = (tmp_path / "store" / "report.html").read_text()
+    assert "These numbers only show that everything runs" in page

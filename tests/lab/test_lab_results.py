@@ -1,0 +1,167 @@
+"""The store's tables: nothing twice, nothing lost, and the choice made without the OOD set."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from hyla.lab.compact import compact
+from hyla.lab.csv_table import read_csv, write_csv
+from hyla.lab.results import Cell, Tables, cells_of, method_key, stored_settings
+from hyla.lab.setting import Setting
+from hyla.lab.store import read_run
+from hyla.training import (
+    Interrupted,
+    TrainConfig,
+    checkpoint,
+    config_from_tree,
+    load_preset,
+    merge,
+    train,
+)
+from hyla.training.loop import run_path
+from hyla.training.run_directory import fingerprint
+
+SMOKE = Setting(scale="smoke")
+
+
+def tiny(**changes) -> TrainConfig:
+    tree = {"steps": 4, "members": {"seed": [0, 1], "learning_rate": [1e-3, 3e-3]}}
+    return config_from_tree(merge(load_preset("fuzzy", "smoke"), merge(tree, changes)))
+
+
+def test_csv_keeps_values_and_types(tmp_path: Path):
+    rows = [
+        {"a": 1, "b": 0.1, "c": "x, y", "d": True, "e": None},
+        {"a": -3, "b": math.inf, "c": "8", "d": False, "f": 5e-324},
+    ]
+    write_csv(rows, tmp_path / "t.csv")
+    first, second = read_csv(tmp_path / "t.csv")
+    assert first == rows[0] | {"f": None}
+    assert second == rows[1] | {"c": 8, "e": None}  # text that is a number comes back as one
+    assert read_csv(tmp_path / "none.csv") == []
+
+
+def test_method_key_is_about_what_is_computed():
+    config = tiny()
+    assert method_key(config) == method_key(tiny(members={"seed": [7]}))
+    assert method_key(config) == method_key(tiny(evaluation={"every": 3}, log_every=1))
+    model = dataclasses.replace(config.model, backend="reference")
+    assert method_key(config) == method_key(dataclasses.replace(config, model=model))
+    different = {
+        method_key(other)
+        for other in (
+            config,
+            tiny(steps=5),
+            tiny(precision="tf32"),
+            tiny(model={"attention": "linear"}),
+            tiny(task={"held_out_fraction": 0.5}),
+        )
+    }
+    assert len(different) == 5
+
+
+def test_settings_at_their_defaults_have_no_part_in_the_key():
+    """Else a setting that is added later would orphan every committed row."""
+    config = tiny()
+    assert config.model.tied is False
+    assert "tied" not in _hashed_names(config)
+
+
+def _hashed_names(config: TrainConfig) -> set[str]:
+    changed = dataclasses.replace(config, model=dataclasses.replace(config.model, num_layers=2))
+    assert method_key(changed) != method_key(config)
+    from hyla.lab.results import _without_defaults
+
+    return set(_without_defaults(config.model))
+
+
+def test_runs_are_collected_once(tmp_path: Path):
+    config = tiny()
+    train(config, root=tmp_path / "runs", device="cpu")
+    tables = Tables(tmp_path / "store", SMOKE)
+    run = read_run(run_path(config, tmp_path / "runs"))
+    tables.add_runs([run])
+    content = (tables.folder / "models-fuzzy.csv").read_bytes()
+    tables.add_runs([run])
+    assert (tables.folder / "models-fuzzy.csv").read_bytes() == content
+    rows = tables.models()
+    assert len(rows) == 4
+    for name in ("method", "seed", "step", "ood/r2", "train/loss", "device", "torch", "git_commit"):
+        assert name in rows[0]
+    assert all(math.isfinite(row["train/loss"]) for row in rows)
+    assert stored_settings(tmp_path / "store") == [SMOKE]
+
+    # What another machine measured of the same method joins it.
+    more = tiny(members={"seed": [2]})
+    train(more, root=tmp_path / "other", device="cpu")
+    tables.add_runs([read_run(run_path(more, tmp_path / "other"))])
+    [cell] = cells_of([config], tables)
+    assert {row["seed"] for row in cell.rows} == {0, 1, 2}
+    assert cells_of([tiny(steps=5)], tables) == []
+
+
+def test_a_cell_picks_by_validation_and_reports_ood():
+    config = tiny()
+    rows = [
+        {
+            "learning_rate": rate,
+            "weight_decay": 0.1,
+            "warmup_steps": 5,
+            "seed": seed,
+            "diverged": False,
+            "validation/r2": validation,
+            "ood/r2": ood,
+        }
+        for rate, validation, ood in ((1e-3, 0.9, 0.2), (3e-3, 0.5, 0.8))
+        for seed in (0, 1)
+    ]
+    cell = Cell(config=config, rows=rows, curves=())
+    assert cell.hyperparameters["learning_rate"] == 1e-3
+    assert cell.ood is not None
+    assert cell.ood.mean == pytest.approx(0.2)
+    assert cell.searched == (2, 2)
+    assert cell.score("unknown_terms/r2") is None
+
+
+def test_compacting_leaves_the_models(tmp_path: Path):
+    config = tiny()
+    train(config, root=tmp_path, device="cpu")
+    path = run_path(config, tmp_path)
+
+    def tensors():
+        found = checkpoint.load_latest(path, fingerprint(read_run(path).config), pytest.fail)
+        assert found is not None
+        return found.tensors
+
+    def size() -> int:
+        return sum(file.stat().st_size for file in path.glob("checkpoint-*"))
+
+    before, size_before = tensors(), size()
+    compact(path)
+    after = tensors()
+    assert size() < 0.6 * size_before
+    kept = {name for name in before if "moment" not in name}
+    assert after.keys() == kept
+    assert all(after[name].equal(before[name]) for name in kept)
+    compact(path)  # again: nothing to do
+    assert tensors().keys() == kept
+    assert train(config, root=tmp_path, device="cpu")["steps"] == 4  # still finished
+
+
+def test_an_unfinished_run_is_not_compacted(tmp_path: Path):
+    config = tiny(steps=1000)
+    with pytest.raises(Interrupted):
+        train(config, root=tmp_path, device="cpu", max_seconds=0)
+    path = run_path(config, tmp_path)
+    content = {file.name: file.read_bytes() for file in path.glob("checkpoint-*")}
+    compact(path)
+    assert {file.name: file.read_bytes() for file in path.glob("checkpoint-*")} == content
+
+
+def test_keys_survive_csv(tmp_path: Path):
+    """Of hexadecimal digits alone, one in some hundred would come back as a number."""
+    rows = [{"method": method_key(tiny(steps=steps))} for steps in range(1, 400)]
+    write_csv(rows, tmp_path / "keys.csv")
+    assert read_csv(tmp_path / "keys.csv") == rows
