@@ -14,7 +14,7 @@ ALLOWED = {
     "tasks": set(),
     "training": {"attention", "nn", "tasks"},
     "latents": {"attention", "nn", "tasks"},
-    "integrations": {"attention", "tasks", "latents"},
+    "integrations": {"attention", "nn", "tasks", "latents"},
     "lab": {"attention", "nn", "tasks", "training", "latents", "integrations"},
     "explorer": {"attention", "nn", "tasks", "latents", "lab"},
     "benchmarks": {"attention", "nn", "tasks", "training", "latents", "lab"},

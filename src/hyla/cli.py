@@ -22,7 +22,12 @@ Start with `hyla train fuzzy`: it trains a small HYLA transformer in a few minut
 _COMMANDS = {
     "train": "Train models on a task: one, or a population that differs in seeds and settings.",
     "sweep": "Train every combination of a grid of settings, and choose the best fairly.",
+    "reproduce": "Reproduce figures and tables of the paper, and set them beside its numbers.",
+    "report": "Build the figures and the report again from what was measured.",
     "demo": "Show the paper's effect in minutes: HYLA against softmax and linear attention.",
+    "data": "Prepare text for language models: tokenizer, token shards, manifest.",
+    "generate": "Continue a text with a trained language model.",
+    "latents": "Read, decode and swap latent codes, of a run or a pretrained language model.",
     "sraven": "Look at SRAVEN: show an instance, export a dataset, audit the benchmark.",
     "bench": "Measure speed on this machine, beside the authors' code.",
 }

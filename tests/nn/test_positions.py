@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hyla.nn import T5RelativeBias, rotary
+from hyla.nn.positions import rotary_table
 
 
 def buckets(tokens: int, **options) -> torch.Tensor:
@@ -133,3 +134,15 @@ def test_rotary_keeps_the_dtype_and_computes_in_float32_or_better(dtype):
 def test_rotary_needs_an_even_head_size():
     with pytest.raises(ValueError, match="rotary positions need an even head size, got 5"):
         rotary(torch.randn(1, 2, 3, 5))
+
+
+def test_a_table_of_angles_changes_nothing():
+    table = rotary_table(0, 9, 4)
+    x = torch.randn(2, 3, 2, 4)
+    for start in (0, 2, 6, 7, 50):  # the last two reach beyond the table
+        assert torch.equal(rotary(x, start=start, table=table), rotary(x, start=start))
+    precise = x.double()  # nor is it used where it is not precise enough
+    assert torch.equal(rotary(precise, table=table), rotary(precise))
+    assert table.rows(x.half(), 6) is not None
+    for other in (x.double(), torch.randn(2, 3, 2, 6), torch.randn(2, 10, 2, 4)):
+        assert table.rows(other, 0) is None

@@ -1,6 +1,5 @@
 """Tokenizers: lossless, and the same tokens word by word as in one go."""
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ pytest.importorskip("sentencepiece")
 import sentencepiece
 
 from hyla.tasks.language import CorpusError, Tokenizer, train_tokenizer
-from hyla.tasks.language.encoding import Encoder, EncodingPool, token_dtype
+from hyla.tasks.language.encoding import Encoder, token_dtype
 
 TOKENIZER = train_tokenizer(documents(), VOCAB_SIZE)
 ENCODER = Encoder(TOKENIZER)
@@ -111,16 +110,6 @@ def test_files_that_are_no_tokenizers(tmp_path):
 def test_large_vocabularies_take_four_bytes():
     assert token_dtype(65_536).itemsize == 2
     assert token_dtype(65_537).itemsize == 4
-
-
-def test_processes_give_the_same_in_the_same_order():
-    chunks = [(documents(3, seed=i), i) for i in range(9)]
-    with EncodingPool(TOKENIZER, 1) as alone, EncodingPool(TOKENIZER, 2) as pool:
-        for one, two in zip(alone.encode(chunks), pool.encode(chunks), strict=True):
-            assert one[0] == two[0]
-            assert one[2] == two[2]
-            assert np.array_equal(one[1].tokens, two[1].tokens)
-            assert one[1].lengths == two[1].lengths
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -12,7 +12,6 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from hyla.training import checkpoint
 from hyla.training.checkpoint import CheckpointError, load_latest, save
 
 RUN = "f" * 64
@@ -176,6 +175,7 @@ KILL_SCRIPT = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 import torch
+from hyla import _files
 from hyla.training import checkpoint
 
 torch.set_num_threads(1)
@@ -196,7 +196,7 @@ def write_until_killed(first_step, die_in):
 
 warnings, steps, leftovers = [], [0], 0
 # Where a write can be interrupted, exactly; then at eight random moments.
-moments = [(os, "fsync"), (os, "replace"), (checkpoint, "_sync_directory"),
+moments = [(os, "fsync"), (os, "replace"), (_files, "sync_directory"),
            (checkpoint, "_remove_superseded")] + [None] * 8
 for die_in in moments:
     child = os.fork()
@@ -267,7 +267,7 @@ def test_a_failed_sync_is_a_clear_error(
         raise OSError(number, "injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", fail)
+        patch.setattr(os, "fsync", fail)
         with pytest.raises(CheckpointError, match=message):
             save_steps(tmp_path, 2)
     assert names(tmp_path) == ["checkpoint-000001.safetensors"]

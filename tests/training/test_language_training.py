@@ -22,6 +22,7 @@ from hyla.training.language import (
     train_language,
 )
 from hyla.training.language.config import load_language_preset
+from hyla.training.language.steps import Steps
 from hyla.training.run_directory import RunDirectoryError, read_metrics
 from hyla.training.stop import StopRequest
 
@@ -63,19 +64,25 @@ def assert_same(config, root, reference):
 
 def interrupt(monkeypatch, at: int):
     """Let a stop be requested as soon as `at` steps were taken in this process."""
-    from hyla.training.language import loop
-
     taken = 0
-    step = loop._Training._train_step
+    take, enter = Steps.take, StopRequest.__enter__
+    stop = None
+
+    def noted(self):
+        nonlocal stop
+        stop = self
+        return enter(self)
 
     def counted(self):
         nonlocal taken
-        step(self)
+        take(self)
         taken += 1
         if taken == at:
-            self.stop.request("test")
+            assert stop is not None
+            stop.request("test")
 
-    monkeypatch.setattr(loop._Training, "_train_step", counted)
+    monkeypatch.setattr(StopRequest, "__enter__", noted)
+    monkeypatch.setattr(Steps, "take", counted)
 
 
 def test_a_run_and_its_records(corpus, tmp_path):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from hyla._environment import environment
-from hyla.benchmarks import attention, samplers, solver, training
+from hyla.benchmarks import attention, language, samplers, solver, training
 from hyla.commands.exits import usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import console, table
@@ -18,15 +18,17 @@ _BENCHMARKS = {
     "samplers": samplers.measure,
     "solver": solver.measure,
     "attention": attention.measure,
+    "language": language.measure,
 }
 
 
 def bench(
     what: Annotated[
-        Literal["train", "samplers", "solver", "attention"],
+        Literal["train", "samplers", "solver", "attention", "language"],
         Parameter(
             help="train: optimisation steps; samplers: batches of the tasks; solver: SRAVEN's; "
-            "attention: the fused kernels beside fused softmax (needs a GPU)."
+            "attention: the fused kernels beside fused softmax (needs a GPU); "
+            "language: training language models, beside a plain PyTorch loop."
         ),
     ],
     /,

@@ -1,13 +1,13 @@
-"""`hyla train`: a task, a model, a population; a table at the end."""
+"""`hyla train`: a task, a model, a population; a table at the end. Language has its own command."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import App, Group, Parameter
 
-from hyla.commands.exits import UsageError, usage_errors
+from hyla.commands.exits import usage_errors
 from hyla.commands.options import (
     EvaluationOptions,
     ModelOptions,
@@ -17,6 +17,7 @@ from hyla.commands.options import (
     given,
 )
 from hyla.commands.output import HEADINGS, console, score, table
+from hyla.commands.tracking import open_sinks
 from hyla.lab.selection import validation_metric
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge
 from hyla.training import train as train_population
@@ -24,7 +25,6 @@ from hyla.training.checkpoint import newest_step
 from hyla.training.config import read_settings
 from hyla.training.loop import resolve_device, run_path
 from hyla.training.objectives import objective_of
-from hyla.training.sinks import MetricSink, TensorBoardSink, WandbSink
 
 _POPULATION = Group("Population: every combination of these is one model", sort_key=1)
 _TRAINING = Group("Training", sort_key=2)
@@ -34,7 +34,13 @@ _TASK = Group("Task", sort_key=5)
 _EVALUATION = Group("Evaluation", sort_key=6)
 
 
-def train(
+train = App(name="train")
+# By name, to be imported when it is called.
+train.command("hyla.commands.train_language:train_language", name="language")
+
+
+@train.default
+def train_task(
     task: str,
     /,
     *,
@@ -72,6 +78,7 @@ def train(
     - `hyla train fuzzy`: HYLA on fuzzy logic, a few minutes on a laptop
     - `hyla train sraven --attention softmax --seeds 3 --lr 1e-3 3e-4`: six models side by side
     - `hyla train fuzzy --scale paper --model.num-layers 4 --task.held-out-fraction 0.5`
+    - `hyla train language data/wiki`: a language model, which has settings of its own
 
     Exit codes: 0 finished; 75 stopped with a checkpoint, run it again; 130 Ctrl-C; 2 wrong usage;
     1 anything else.
@@ -146,41 +153,20 @@ def train(
         root=root,
         device=device,
         max_seconds=math.inf if max_seconds is None else max_seconds,
-        sinks=lambda path, names: _open_sinks(settings, path, names, tensorboard, wandb),
+        sinks=lambda path, names: open_sinks(
+            settings.to_tree(),
+            path,
+            names,
+            tensorboard=tensorboard,
+            wandb_project=wandb,
+            checkpoint_step=newest_step(path),
+        ),
     )
     _show(settings, summary, run_path(settings, root))
 
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _open_sinks(
-    config: TrainConfig,
-    path: Path,
-    names: Sequence[str],
-    tensorboard: bool,
-    wandb_project: str | None,
-) -> list[MetricSink]:
-    sinks: list[MetricSink] = []
-    checkpoint_step = newest_step(path)
-    try:
-        if tensorboard:
-            first_step = 0 if checkpoint_step is None else checkpoint_step + 1
-            sinks.append(TensorBoardSink(path / "tensorboard", names, first_step=first_step))
-        if wandb_project is not None:
-            sinks.append(
-                WandbSink(
-                    path,
-                    project=wandb_project,
-                    name=path.name,
-                    run_id=path.name,
-                    config=config.to_tree(),
-                )
-            )
-    except ImportError as error:
-        raise UsageError(str(error)) from error
-    return sinks
 
 
 def _show(config: TrainConfig, summary: dict[str, Any], path: Path) -> None:

@@ -1,6 +1,7 @@
 """Positions: T5's relative bias and rotary embeddings."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -66,18 +67,58 @@ def _bucket(offset: int, num_buckets: int, max_distance: int, bidirectional: boo
     return first + min(num_buckets - 1, exact + steps)
 
 
-def rotary(
-    x: Float[Tensor, "B T H D"], *, start: int = 0, base: float = 10_000.0
-) -> Float[Tensor, "B T H D"]:
-    """Rotate pairs (i, i + D/2) of queries or keys by position, the first being at `start`."""
-    size = x.shape[-1]
+class RotaryTable(NamedTuple):
+    """Cosines and sines of the angles of positions 0, 1, ..., computed once [T, 1, D/2]."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def rows(self, x: Tensor, start: int) -> "RotaryTable | None":
+        """Return the rows for `x` [B, T, H, D]; None if the table has no such rows."""
+        stop = start + x.shape[1]
+        fits = stop <= len(self.cos) and 2 * self.cos.shape[-1] == x.shape[-1]
+        wide = torch.promote_types(x.dtype, torch.float32)
+        if not fits or self.cos.dtype != wide or self.cos.device != x.device:
+            return None
+        return RotaryTable(self.cos[start:stop], self.sin[start:stop])
+
+
+def rotary_table(
+    start: int,
+    length: int,
+    size: int,
+    *,
+    base: float = 10_000.0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> RotaryTable:
+    """Return the angles of `length` positions from `start` on, for heads of `size`."""
     if size % 2:
         raise ValueError(f"rotary positions need an even head size, got {size}")
+    exponents = torch.arange(0, size, 2, device=device, dtype=dtype) / size
+    positions = torch.arange(start, start + length, device=device, dtype=dtype)
+    angle = positions[:, None, None] * base**-exponents
+    return RotaryTable(angle.cos(), angle.sin())
+
+
+def rotary(
+    x: Float[Tensor, "B T H D"],
+    *,
+    start: int = 0,
+    base: float = 10_000.0,
+    table: RotaryTable | None = None,
+) -> Float[Tensor, "B T H D"]:
+    """Rotate pairs (i, i + D/2) of queries or keys by position, the first being at `start`.
+
+    A `table` saves computing the angles anew, where it has them.
+    """
     dtype = torch.promote_types(x.dtype, torch.float32)
-    exponents = torch.arange(0, size, 2, device=x.device, dtype=dtype) / size
-    positions = torch.arange(start, start + x.shape[1], device=x.device, dtype=dtype)
-    angle = positions[:, None, None] * base**-exponents  # [T, 1, D/2]
-    cos, sin = angle.cos(), angle.sin()
+    angles = None if table is None else table.rows(x, start)
+    if angles is None:
+        angles = rotary_table(
+            start, x.shape[1], x.shape[-1], base=base, dtype=dtype, device=x.device
+        )
+    cos, sin = angles
     first, second = x.to(dtype).chunk(2, dim=-1)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return rotated.to(x.dtype)

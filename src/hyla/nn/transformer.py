@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from hyla._errors import check_positive, nearest
 from hyla.attention import AttentionSpec, resolve_spec
@@ -15,7 +16,7 @@ from hyla.nn.cache import KeyValueCache
 from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu, check_experts
 from hyla.nn.initialise import initialise_linear_
 from hyla.nn.multi_head_attention import MultiHeadAttention, check_dropout, check_heads
-from hyla.nn.positions import T5RelativeBias
+from hyla.nn.positions import T5RelativeBias, rotary_table
 
 POSITIONS = ("t5", "t5_bidirectional", "rotary", "none")
 FEED_FORWARDS = ("gelu", "swiglu", "moe")
@@ -246,26 +247,95 @@ class Transformer(nn.Module):
         alone: the same numbers, but the last block then skips all other positions. `details` also
         returns codes and load-balancing loss.
         """
+        hidden, codes, balances = self._run_blocks(
+            x,
+            mask=mask,
+            cache=cache,
+            dropout_noise=dropout_noise,
+            last=last,
+            details=details,
+            recompute=False,
+        )
+        logits = self.head(hidden)
+        if not details:
+            return logits
+        balance = torch.stack(balances).mean() if balances else logits.new_zeros(())
+        return TransformerDetails(logits, tuple(codes), balance)
+
+    def features(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        cache: Sequence[KeyValueCache] | None = None,
+        last: int | None = None,
+        recompute: bool = False,
+    ) -> Tensor:
+        """Return what the head makes logits from [B, T, embed_dim]; arguments as in `forward`.
+
+        With `recompute`, the backward pass computes each block's activations again instead of
+        keeping them.
+        """
+        hidden, _, _ = self._run_blocks(
+            x,
+            mask=mask,
+            cache=cache,
+            dropout_noise=None,
+            last=last,
+            details=False,
+            recompute=recompute,
+        )
+        return hidden
+
+    def _run_blocks(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None,
+        cache: Sequence[KeyValueCache] | None,
+        dropout_noise: Tensor | None,
+        last: int | None,
+        details: bool,
+        recompute: bool,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         self._check(x, cache, last)
         hidden = self.embedding(x)
         codes, balances = [], []
         for i, block in enumerate(self.blocks):
-            hidden, code, balance = block(
-                hidden,
-                mask=mask,
-                cache=None if cache is None else cache[i],
-                dropout_noise=None if dropout_noise is None else dropout_noise[i],
-                last=last if block is self.blocks[-1] else None,
-                details=details,
-            )
-            codes.append(code)
-            balances.append(balance)
-        logits = self.head(self.final_norm(hidden))
-        if not details:
-            return logits
-        balances = [balance for balance in balances if balance is not None]
-        balance = torch.stack(balances).mean() if balances else logits.new_zeros(())
-        return TransformerDetails(logits, tuple(codes), balance)
+            options: dict[str, Any] = {
+                "mask": mask,
+                "cache": None if cache is None else cache[i],
+                "dropout_noise": None if dropout_noise is None else dropout_noise[i],
+                "last": last if block is self.blocks[-1] else None,
+                "details": details,
+            }
+            if recompute:
+                hidden, code, balance = checkpoint(block, hidden, use_reentrant=False, **options)
+            else:
+                hidden, code, balance = block(hidden, **options)
+            if code is not None:
+                codes.append(code)
+            if balance is not None:
+                balances.append(balance)
+        return self.final_norm(hidden), codes, balances
+
+    def for_long_sequences(self) -> "Transformer":
+        """Compute with large batches of tokens in mind; the parameters and numbers stay.
+
+        Queries, keys and values come from one product, and the angles of rotary positions from a
+        table, made for where the parameters are now: compiled, a model would otherwise compute
+        them anew for every head and sequence.
+        """
+        table = None
+        if self.config.positions == "rotary":
+            size = self.config.qk_dim // self.config.num_heads
+            device = self.final_norm.weight.device
+            table = rotary_table(0, self.config.sequence_length, size, device=device)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            block.attention.joint_projection = True
+            block.attention.rotary_table = table
+        return self
 
     def new_cache(self, max_length: int) -> list[KeyValueCache]:
         """Return empty caches for causal decoding of up to `max_length` tokens."""

@@ -9,7 +9,6 @@ recognised. Nothing here unpickles.
 import errno
 import hashlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,8 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+
+from hyla._files import write_atomically
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -125,32 +126,6 @@ def load_latest(
     if unusable:
         warn(f"No usable checkpoint in {directory}: there is nothing to resume from.")
     return None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` so that a reader, or a crash, sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename durable; Windows has no such call and needs none."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _digest(step: int, fingerprint: str, meta_json: str, tensors: Mapping[str, Tensor]) -> str:

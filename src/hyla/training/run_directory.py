@@ -16,7 +16,6 @@ that; `RunDirectory.metrics` puts the numbers back.
 """
 
 import errno
-import functools
 import hashlib
 import json
 import math
@@ -24,7 +23,6 @@ import os
 import platform
 import re
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -35,7 +33,7 @@ from typing import IO, Any
 import torch
 
 from hyla import __version__
-from hyla._environment import environment
+from hyla._environment import environment, git_commit
 from hyla.training.checkpoint import DISK_FULL, JSON, room_left, write_atomically
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -312,7 +310,7 @@ def _add_provenance(run: Path, device: torch.device | None) -> None:
     start = {
         "started": _now(),
         "hyla": __version__,
-        "git_commit": _git_commit(),
+        "git_commit": git_commit(),
         **environment(device),
         "platform": platform.platform(),
     }
@@ -320,27 +318,6 @@ def _add_provenance(run: Path, device: torch.device | None) -> None:
     path = run / "provenance.json"
     with _explained(path):
         write_atomically(path, (json.dumps(starts, indent=2) + "\n").encode())
-
-
-@functools.cache  # what this process imported, whatever is checked out later
-def _git_commit() -> str | None:
-    """Return the commit of this source tree, with ``-dirty`` if edited; None for an installation.
-
-    An installed copy may lie inside somebody else's repository, whose commit says nothing here;
-    it is not tracked there.
-    """
-    source = Path(__file__)
-    try:
-        for command in (
-            ["git", "ls-files", "--error-unmatch", source.name],
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        ):
-            answer = subprocess.run(
-                command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=10
-            )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()
 
 
 def _now() -> str:

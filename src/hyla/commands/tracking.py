@@ -1,0 +1,34 @@
+"""The sinks that the options --tensorboard and --wandb ask for."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hyla.commands.exits import UsageError
+from hyla.training.sinks import MetricSink, TensorBoardSink, WandbSink
+
+
+def open_sinks(
+    config: dict[str, Any],
+    path: Path,
+    names: Sequence[str],
+    *,
+    tensorboard: bool,
+    wandb_project: str | None,
+    checkpoint_step: int | None,
+) -> list[MetricSink]:
+    """Open the sinks of the run in the directory `path`, which continues from `checkpoint_step`."""
+    sinks: list[MetricSink] = []
+    try:
+        if tensorboard:
+            first_step = 0 if checkpoint_step is None else checkpoint_step + 1
+            sinks.append(TensorBoardSink(path / "tensorboard", names, first_step=first_step))
+        if wandb_project is not None:
+            sinks.append(
+                WandbSink(
+                    path, project=wandb_project, name=path.name, run_id=path.name, config=config
+                )
+            )
+    except ImportError as error:
+        raise UsageError(str(error)) from error
+    return sinks

@@ -1,0 +1,107 @@
+"""What models hand to an attention function, in the terms of `hyla.attention`."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from hyla.attention.chunking import and_causal
+
+# Arguments that change what attention computes, and that the family has no counterpart for.
+_REFUSED = {
+    "s_aux": "attention sinks, which are an extra logit of a softmax",
+    "indices": "a sparse choice of keys",
+    "block_indices": "a sparse choice of blocks of keys",
+    "cache": "a paged cache (continuous batching)",
+}
+
+
+class Pairs(NamedTuple):
+    """Which query-key pairs attend, and what is added to their scores."""
+
+    mask: Tensor | None  # boolean, True = attend, broadcasts to [B, H, Q, K]
+    bias: Tensor | None
+    causal: bool
+    num_keys: int  # a static cache hands over room for keys that are still to come
+
+
+def refuse_unsupported(name: str, arguments: Mapping[str, Any]) -> None:
+    """Raise a ValueError for arguments that would have to be ignored."""
+    for key, what in _REFUSED.items():
+        if arguments.get(key) is not None:
+            raise ValueError(
+                f"attn_implementation={name!r} cannot honour {key}: {what}. "
+                "Use 'sdpa' or 'eager' for this model."
+            )
+
+
+def repeat_heads(x: Tensor, query: Tensor) -> Tensor:
+    """Repeat the key or value heads [B, Hkv, T, D] so that every query head has its own."""
+    heads, groups = x.shape[1], query.shape[1] // x.shape[1]
+    if heads * groups != query.shape[1]:
+        raise ValueError(f"{heads} key heads do not divide the {query.shape[1]} query heads")
+    return x if groups == 1 else x.repeat_interleave(groups, dim=1)
+
+
+def read_pairs(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    is_causal: bool | None,
+    position_bias: Tensor | None = None,
+    sliding_window: int | None = None,
+) -> Pairs:
+    """Say which pairs attend, from a mask and flags with the meaning they have for "sdpa"."""
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    if attention_mask is None:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = bool(causal) and num_queries > 1
+        if causal and num_keys > num_queries:
+            num_keys = num_queries  # without a mask, only an empty static cache gives more
+        if sliding_window is not None and num_keys > sliding_window:
+            raise ValueError(
+                f"{type(module).__name__} asks for a sliding window of {sliding_window} over "
+                f"{num_keys} keys but gives no mask that has it; use 'sdpa' or 'eager'"
+            )
+        bias = None if position_bias is None else position_bias[..., :num_keys]
+        return Pairs(None, bias, causal=causal, num_keys=num_keys)
+    mask, bias = attention_mask[..., :num_keys], position_bias
+    if mask.dtype != torch.bool:
+        attended = attended_pairs(mask)
+        added = mask.masked_fill(~attended, 0)
+        mask, bias = attended, added if bias is None else bias + added
+    padding = _padding_behind(attention_mask, query, key)
+    if padding is not None:
+        return Pairs(padding, bias, causal=True, num_keys=num_keys)
+    return Pairs(mask, bias, causal=False, num_keys=num_keys)
+
+
+def attended_pairs(mask: Tensor) -> Tensor:
+    """Return True where a pair attends, of a boolean mask or one that is added to scores."""
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+# All layers of a model get the same mask: it is looked at once.
+_padding_of_mask = WeakIdKeyDictionary()
+
+
+def _padding_behind(mask: Tensor, query: Tensor, key: Tensor) -> Tensor | None:
+    """Return key padding [B, 1, 1, K] if the mask is no more than that and causality; else None.
+
+    Kernels compute with causality and key padding, and with no other masks.
+    """
+    if mask.dtype != torch.bool or torch.compiler.is_compiling():
+        return None
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    if mask.shape[-2:] != (num_queries, num_keys) or mask.shape[1] != 1:
+        return None
+    if mask not in _padding_of_mask:
+        padding = mask[:, :, -1:]  # the last query sees every key that is not padding
+        layout = (query.transpose(1, 2), key.transpose(1, 2))
+        same = and_causal(padding, *layout, num_keys - num_queries).equal(mask)
+        _padding_of_mask[mask] = padding if same else None
+    return _padding_of_mask[mask]

@@ -1,0 +1,123 @@
+"""The presets of Table A1 as attention functions of transformers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from hyla.attention import PRESETS, AttentionSpec, attention
+from hyla.integrations.transformers.arguments import (
+    read_pairs,
+    refuse_unsupported,
+    repeat_heads,
+)
+from hyla.integrations.transformers.interface import AttentionFunction, register_attention
+
+
+def register(specs: Mapping[str, AttentionSpec] | None = None) -> None:
+    """Make members of the attention family available as `attn_implementation`.
+
+    Without `specs` all presets that need no parameters of their own: "hyla", "linear", "softmax"
+    and so on (`hyla.PRESETS`, without "hyla_deep"). Calling it again does no harm.
+
+    >>> from transformers import AutoModelForCausalLM, LlamaConfig  # doctest: +SKIP
+    >>> register()  # doctest: +SKIP
+    >>> model = AutoModelForCausalLM.from_config(
+    ...     LlamaConfig(), attn_implementation="hyla"
+    ... )  # doctest: +SKIP
+    """
+    if specs is None:
+        specs = {name: spec for name, spec in PRESETS.items() if spec.value != "deep"}
+    for name, spec in specs.items():
+        register_attention(name, attention_function(name, spec))
+
+
+def attention_function(name: str, spec: AttentionSpec) -> AttentionFunction:
+    """Return `spec` as a function of transformers' attention interface."""
+    if spec.value == "deep":
+        raise ValueError(
+            f"{name!r}: the deep value network has weights of its own, and models of transformers "
+            "have no place for them; use hyla.nn.MultiHeadAttention"
+        )
+
+    def attend(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        *,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        softcap: float | None = None,
+        is_causal: bool | None = None,
+        position_bias: Tensor | None = None,
+        sliding_window: int | None = None,
+        **more: Any,
+    ) -> tuple[Tensor, None]:
+        refuse_unsupported(name, more)
+        pairs = read_pairs(
+            module,
+            query,
+            key,
+            attention_mask,
+            is_causal=is_causal,
+            position_bias=position_bias,
+            sliding_window=sliding_window,
+        )
+        key, value = (
+            repeat_heads(x[:, :, : pairs.num_keys], query).transpose(1, 2) for x in (key, value)
+        )
+        query = query.transpose(1, 2)
+        out = attention(
+            query,
+            key,
+            value,
+            attention=spec if softcap is None else capped(spec, softcap),
+            bias=pairs.bias,
+            mask=pairs.mask,
+            causal=pairs.causal,
+            scale=scaling,
+            code_multiplier=_dropout(query, key, dropout),
+        )
+        return out.contiguous(), None
+
+    if spec != PRESETS["softmax"]:
+        return attend
+
+    def attend_by_softmax(
+        module: nn.Module, *args: Any, softcap: float | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        if softcap is not None:
+            return attend(module, *args, softcap=softcap, **kwargs)
+        return sdpa_attention_forward(module, *args, **kwargs)  # PyTorch's fused attention
+
+    return attend_by_softmax
+
+
+@dataclass(frozen=True)
+class Softcap:
+    """A normalisation that bends scores into (-cap, cap), as Gemma 2 does before its softmax."""
+
+    cap: float
+
+    def __call__(self, scores: Tensor, mask: Tensor | None, eps: float) -> Tensor:
+        """Return cap · tanh(scores / cap)."""
+        return self.cap * torch.tanh(scores / self.cap)
+
+
+def capped(spec: AttentionSpec, softcap: float) -> AttentionSpec:
+    """Return `spec` with its scores capped before anything else."""
+    return replace(spec, normalisation=(Softcap(softcap), *spec.normalisation_steps))
+
+
+def _dropout(query: Tensor, key: Tensor, rate: float) -> Tensor | None:
+    """One decision for each pair and head, as the models' own attention does."""
+    if rate == 0:
+        return None
+    (B, Tq, H, _), Tk = query.shape, key.shape[1]
+    return F.dropout(query.new_ones(B, H, Tq, Tk), rate)

@@ -1,0 +1,93 @@
+"""`python -m hyla.training.language`: training where the command line's packages are missing.
+
+`hyla train language` is the comfortable way. This one needs PyTorch, NumPy and YAML, and takes any
+setting as NAME=VALUE: GPU machines often have no more.
+"""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hyla.tasks.language import Corpus
+from hyla.training import Interrupted, merge
+from hyla.training.config import SCALES
+from hyla.training.language.config import (
+    STRATEGIES,
+    Execution,
+    language_config_from_tree,
+    load_language_preset,
+)
+from hyla.training.language.loop import language_run_path, train_language
+
+_TRY_AGAIN = 75  # EX_TEMPFAIL: stopped with a checkpoint, and the same command continues
+
+
+def main() -> int:
+    """Train and return the exit code: 0 finished, 75 stopped with a checkpoint, 2 wrong usage."""
+    parser = argparse.ArgumentParser(prog="python -m hyla.training.language", description=__doc__)
+    parser.add_argument("data", type=Path, help="folder of a prepared corpus")
+    parser.add_argument("--scale", choices=SCALES, default="paper")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings, as in model.attention=softmax steps=2000 member.learning_rate=0.003",
+    )
+    parser.add_argument("--root", type=Path, default=Path("runs"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--max-seconds", type=float, default=math.inf)
+    parser.add_argument("--strategy", choices=STRATEGIES, default="auto")
+    parser.add_argument("--micro-batch", type=int)
+    parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--backend", default="auto")
+    arguments = parser.parse_args()
+    try:
+        corpus = Corpus.open(arguments.data)
+        tree = load_language_preset(arguments.scale)
+        for setting in arguments.set:
+            tree = merge(tree, _branch(setting))
+        config = language_config_from_tree(tree, corpus)
+        execution = Execution(
+            strategy=arguments.strategy,
+            micro_batch=arguments.micro_batch,
+            recompute=arguments.recompute,
+            compile=arguments.compile,
+            backend=arguments.backend,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        summary = train_language(
+            config,
+            corpus,
+            root=arguments.root,
+            device=arguments.device,
+            max_seconds=arguments.max_seconds,
+            execution=execution,
+        )
+    except Interrupted as stopped:
+        print(stopped, file=sys.stderr)
+        return _TRY_AGAIN
+    print(f"{language_run_path(config, arguments.root)}: {summary['members'][0]['metrics']}")
+    return 0
+
+
+def _branch(setting: str) -> dict[str, Any]:
+    """Return the tree that `a.b=value` stands for, the value read as YAML."""
+    path, equals, value = setting.partition("=")
+    if not equals:
+        raise ValueError(f"--set takes NAME=VALUE, got {setting!r}")
+    tree: Any = yaml.safe_load(value)
+    for name in reversed(path.split(".")):
+        tree = {name: tree}
+    return tree
+
+
+if __name__ == "__main__":
+    sys.exit(main())

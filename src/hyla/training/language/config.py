@@ -1,0 +1,186 @@
+"""What a language-model run trains: typed, hashable, and the same as a tree of plain values.
+
+A `LanguageConfig` holds what decides a run's numbers; `Execution` how they are computed.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hyla._errors import check_positive, nearest
+from hyla.attention.validation import BACKENDS
+from hyla.nn import TransformerConfig
+from hyla.nn.decoders import decoder_config
+from hyla.tasks.language import Corpus, CorpusError, Windows
+from hyla.training.config import SCALES, build_settings, read_preset, settings_by_name
+from hyla.training.population import Member
+from hyla.training.precision import check_precision
+
+DERIVED_FROM_CORPUS = ("input_dim", "output_dim")
+"""Settings of the model that follow from the corpus."""
+STRATEGIES = ("auto", "ddp", "fsdp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageEvaluation:
+    """How often the validation text is scored, and how much of it."""
+
+    every: int
+    """Steps between evaluations."""
+    sequences: int
+    """Sequences of validation text scored during training, from its beginning."""
+    final_sequences: int
+    """Sequences scored at the end; all, if there are not that many."""
+
+    def __post_init__(self):
+        check_positive(
+            **{
+                "evaluation.every": self.every,
+                "evaluation.sequences": self.sequences,
+                "evaluation.final_sequences": self.final_sequences,
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig:
+    """A language model on a corpus."""
+
+    corpus: str
+    """Fingerprint of the corpus: which tokens, not where they lie."""
+    model: TransformerConfig
+    member: Member
+    steps: int
+    batch_size: int
+    """Sequences a step, over all ranks and accumulated parts together."""
+    evaluation: LanguageEvaluation
+    log_every: int
+    precision: str = "float32"
+
+    def __post_init__(self):
+        check_precision(self.precision)
+        check_positive(steps=self.steps, batch_size=self.batch_size, log_every=self.log_every)
+        model = self.model
+        if model.inputs != "tokens" or not model.causal:
+            raise ValueError("a language model needs inputs='tokens' and causal=True")
+        if model.attention_dropout:
+            raise ValueError("model.attention_dropout must be 0: language models train without it")
+        if model.feed_forward == "moe":
+            raise ValueError("model.feed_forward 'moe' is not trained here: use 'gelu' or 'swiglu'")
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that are predicted in a step."""
+        return self.batch_size * self.model.sequence_length
+
+    def to_tree(self) -> dict[str, Any]:
+        """Return plain values that identify the run (and nothing that is derived)."""
+        tree = dataclasses.asdict(self)
+        for name in (*DERIVED_FROM_CORPUS, "backend"):
+            del tree["model"][name]
+        if not isinstance(tree["model"]["attention"], str):
+            raise ValueError(
+                "a run is identified by its config: name model.attention as a preset "
+                "instead of passing an AttentionSpec"
+            )
+        return {"task_name": "language", **tree}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """How a run is computed; the numbers are the same up to rounding."""
+
+    strategy: str = "auto"
+    """ddp (a whole model on every rank), fsdp (each rank holds a part) or auto (ddp)."""
+    micro_batch: int | None = None
+    """Sequences that a rank computes at once; its whole share of the batch if None."""
+    recompute: bool = False
+    """Compute activations again in the backward pass instead of keeping them."""
+    compile: bool | None = None
+    """Compile the model; None compiles on a GPU."""
+    backend: str = "auto"
+    """What computes attention: auto, reference or fused."""
+
+    def __post_init__(self):
+        if self.strategy not in STRATEGIES:
+            raise ValueError(
+                f"strategy {self.strategy!r} is unknown{nearest(self.strategy, STRATEGIES)}; "
+                f"choose from {STRATEGIES}"
+            )
+        if self.backend not in BACKENDS:
+            raise ValueError(
+                f"backend {self.backend!r} is unknown{nearest(self.backend, BACKENDS)}; "
+                f"choose from {BACKENDS}"
+            )
+        if self.micro_batch is not None:
+            check_positive(micro_batch=self.micro_batch)
+
+    def accumulation(self, share: int) -> int:
+        """Return into how many parts a rank's `share` of the batch is cut."""
+        size = share if self.micro_batch is None else min(self.micro_batch, share)
+        if share % size:
+            raise ValueError(
+                f"micro_batch {size} does not divide a rank's {share} sequences of a batch"
+            )
+        return share // size
+
+
+def load_language_preset(scale: str) -> dict[str, Any]:
+    """Return the tree of settings at a scale."""
+    if scale not in SCALES:
+        raise ValueError(
+            f"scale {scale!r} is unknown{nearest(scale, SCALES)}; choose from {SCALES}"
+        )
+    return read_preset("language", scale)
+
+
+def language_config_from_tree(tree: Mapping[str, Any], corpus: Corpus) -> LanguageConfig:
+    """Check a tree of plain values and build the config it describes, for a corpus."""
+    tree = dict(tree)
+    size = tree.pop("size")
+    model = settings_by_name(tree.pop("model", {}), "model")
+    for key in DERIVED_FROM_CORPUS:
+        if key in model:
+            raise ValueError(f"model.{key} follows from the corpus; leave it out")
+    length = model.pop("sequence_length")
+    shape = decoder_config(size, vocab_size=corpus.vocab_size, sequence_length=length)
+    changed = dataclasses.asdict(shape) | _follow_embedding(model)
+    config = build_settings(
+        LanguageConfig,
+        tree
+        | {
+            "corpus": corpus.fingerprint,
+            "model": build_settings(TransformerConfig, changed, "model"),
+            "member": build_settings(Member, tree.get("member", {}), "member"),
+            "evaluation": build_settings(
+                LanguageEvaluation, tree.get("evaluation", {}), "evaluation"
+            ),
+        },
+        "",
+    )
+    check_corpus(config, corpus)
+    return config
+
+
+def check_corpus(config: LanguageConfig, corpus: Corpus) -> None:
+    """Raise if `corpus` is not the one that the config is for."""
+    if corpus.fingerprint != config.corpus:
+        raise CorpusError(
+            f"{corpus.path} holds other tokens ({corpus.fingerprint[:12]}) than the run's corpus "
+            f"({config.corpus[:12]})"
+        )
+    if corpus.vocab_size != config.model.input_dim:
+        raise CorpusError(
+            f"{corpus.path} has a vocabulary of {corpus.vocab_size}, the model of "
+            f"{config.model.input_dim}"
+        )
+    for split in ("train", "validation"):
+        Windows(corpus.tokens(split), config.model.sequence_length)  # raises if there is none
+
+
+def _follow_embedding(model: dict[str, Any]) -> dict[str, Any]:
+    """Let queries, keys and values be as wide as an embedding that was changed alone."""
+    if "embed_dim" not in model:
+        return model
+    return {"qk_dim": model["embed_dim"], "v_dim": model["embed_dim"]} | model

@@ -1,0 +1,177 @@
+"""`HylaForCausalLM`: our decoder among transformers' models."""
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: E402
+
+from hyla.integrations.transformers import (  # noqa: E402
+    HylaConfig,
+    HylaForCausalLM,
+    HylaModel,
+    InterfaceIgnoredError,
+    register,
+)
+from hyla.nn import Transformer  # noqa: E402
+from hyla.nn.generate import generate  # noqa: E402
+
+
+def tiny(**changes) -> HylaConfig:
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 32,
+        "max_position_embeddings": 16,
+        "pad_token_id": 0,
+    }
+    return HylaConfig(**(sizes | changes))
+
+
+def model(**changes) -> HylaForCausalLM:
+    torch.manual_seed(0)
+    return HylaForCausalLM(tiny(**changes)).eval()
+
+
+def tokens(length: int = 9) -> torch.Tensor:
+    return torch.randint(3, 50, (2, length), generator=torch.Generator().manual_seed(1))
+
+
+def test_the_defaults_are_the_papers():
+    config = HylaConfig().to_transformer_config()
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in Transformer(config).parameters())
+    assert parameters == 35_299_328
+    assert config.qk_dim // config.num_heads == 64
+
+
+@pytest.mark.parametrize("attention", ["hyla", "softmax", "linear"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_save_and_load(tmp_path, attention, tied):
+    saved = model(attention=attention, tie_word_embeddings=tied)
+    saved.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded) is HylaForCausalLM
+    assert isinstance(AutoConfig.from_pretrained(tmp_path), HylaConfig)
+    assert loaded.config.attention == attention
+    torch.testing.assert_close(loaded(tokens()).logits, saved(tokens()).logits, rtol=0, atol=0)
+    head, embedding = loaded.get_output_embeddings(), loaded.get_input_embeddings()
+    assert (head.weight is embedding.weight) is tied
+    base = AutoModel.from_pretrained(tmp_path)
+    assert type(base) is HylaModel
+    hidden = base(tokens()).last_hidden_state
+    torch.testing.assert_close(base.transformer.head(hidden), saved(tokens()).logits)
+
+
+def test_from_config_initialises_as_we_do():
+    made = AutoModelForCausalLM.from_config(tiny())
+    weight = made.transformer.blocks[0].feed_forward.up.weight
+    assert 0.8 < weight.detach().std().item() * 4 < 1.2  # 1 / sqrt(16), not transformers' 0.02
+    assert made.transformer.blocks[0].feed_forward.up.bias.abs().max() == 0
+
+
+def test_a_transformer_goes_there_and_back():
+    ours = Transformer(tiny().to_transformer_config()).eval()
+    theirs = HylaForCausalLM.from_transformer(ours, eos_token_id=7).eval()
+    assert theirs.config.eos_token_id == 7
+    torch.testing.assert_close(theirs(tokens()).logits, ours(tokens()), rtol=0, atol=0)
+    ours.load_state_dict(theirs.transformer.state_dict())
+
+
+def test_what_a_hyla_config_cannot_say_is_refused():
+    config = tiny().to_transformer_config()
+    other = Transformer(type(config)(**(vars(config) | {"positions": "t5"})))
+    with pytest.raises(ValueError, match="rotary positions"):
+        HylaForCausalLM.from_transformer(other)
+
+
+@pytest.mark.parametrize("attention", ["hyla", "softmax", "linear"])
+def test_generate_is_our_own(attention):
+    m, x = model(attention=attention, eos_token_id=None), tokens()
+    options = {"max_new_tokens": 6, "do_sample": False, "attention_mask": torch.ones_like(x)}
+    expected = generate(m.transformer, x, max_new_tokens=6, temperature=0)
+    assert torch.equal(m.generate(x, **options), expected)
+    assert torch.equal(m.generate(x, use_cache=False, **options), expected)
+    static = m.generate(x, cache_implementation="static", disable_compile=True, **options)
+    assert torch.equal(static, expected)
+
+
+def test_generate_with_padding_on_the_left():
+    m, x = model(eos_token_id=None), tokens()
+    padding = torch.ones_like(x)
+    padding[1, :4] = 0
+    together = m.generate(x, attention_mask=padding, max_new_tokens=5, do_sample=False)
+    alone = m.generate(
+        x[1:, 4:], attention_mask=torch.ones(1, 5), max_new_tokens=5, do_sample=False
+    )
+    assert torch.equal(together[1:, 4:], alone)
+
+
+def test_gradient_checkpointing_changes_no_gradient():
+    m, x = model().train(), tokens()
+    gradients = []
+    for enable in (m.gradient_checkpointing_disable, m.gradient_checkpointing_enable):
+        enable()
+        m.zero_grad()
+        m(x, labels=x).loss.backward()
+        gradients.append([p.grad.clone() for p in m.parameters()])
+    assert m.gradient_checkpointing
+    for plain, recomputed in zip(*gradients, strict=True):
+        torch.testing.assert_close(plain, recomputed)
+
+
+def test_logits_and_loss():
+    m, x = model(), tokens()
+    out = m(x, labels=x)
+    expected = torch.nn.functional.cross_entropy(
+        out.logits[:, :-1].flatten(0, 1), x[:, 1:].flatten()
+    )
+    torch.testing.assert_close(out.loss, expected)
+    torch.testing.assert_close(m(x, logits_to_keep=2).logits, out.logits[:, -2:])
+    assert isinstance(m(x, return_dict=False), tuple)
+
+
+@pytest.mark.parametrize("which", ["hyla model", "llama with hyla"])
+def test_trainer(tmp_path, which):
+    register()
+    if which == "hyla model":
+        m = model()
+    else:
+        config = transformers.LlamaConfig(
+            vocab_size=50,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+        )
+        m = AutoModelForCausalLM.from_config(config, attn_implementation="hyla")
+    row = {"input_ids": tokens()[0], "labels": tokens()[0]}
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=12,
+        per_device_train_batch_size=2,
+        learning_rate=1e-2,
+        gradient_checkpointing=True,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=1,
+        disable_tqdm=True,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+    )
+    trainer = transformers.Trainer(model=m, args=arguments, train_dataset=[row] * 24)
+    trainer.train()
+    losses = [record["loss"] for record in trainer.state.log_history if "loss" in record]
+    assert len(losses) == 12
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_an_attention_implementation_means_nothing_to_our_own_model():
+    register()
+    m = AutoModelForCausalLM.from_config(tiny(), attn_implementation="softmax")
+    with pytest.raises(InterfaceIgnoredError, match="HylaForCausalLM does not call"):
+        m(tokens())

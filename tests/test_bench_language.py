@@ -1,0 +1,42 @@
+"""The benchmark of language models compares like with like."""
+
+import pytest
+import torch
+
+from hyla.benchmarks import language
+from hyla.benchmarks.language import PLAIN, Setting, measure
+from hyla.benchmarks.plain_gpt import PlainGPT
+from hyla.nn import Transformer
+from hyla.nn.decoders import decoder_config
+
+CPU = torch.device("cpu")
+SMALL = Setting(size="nano", length=8, tokens_per_step=16, precision="float32")
+
+
+def test_the_plain_model_is_the_same_model():
+    config = decoder_config("nano", vocab_size=50, sequence_length=12, attention="softmax")
+    ours, plain = Transformer(config), PlainGPT(config)
+    assert sum(p.numel() for p in plain.parameters()) == sum(p.numel() for p in ours.parameters())
+    plain.load(ours)
+    tokens = torch.randint(50, (2, 13))
+    expected = torch.nn.functional.cross_entropy(
+        ours(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+    )
+    torch.testing.assert_close(plain(tokens[:, :-1], tokens[:, 1:]), expected)
+
+
+def test_a_row_for_every_model(monkeypatch):
+    monkeypatch.setattr(language, "VOCAB_SIZE", 64)
+    rows = list(measure(CPU, 0.05, SMALL))
+    assert [row["model"] for row in rows] == [PLAIN, "softmax", "linear", "hyla"]
+    for row in rows:
+        assert row["tokens_per_second"] > 0
+        assert row["loss_error"] < 1e-4
+    assert rows[0]["over_plain"] == rows[1]["over_softmax"] == 1
+
+
+def test_a_wrong_model_is_not_timed(monkeypatch):
+    monkeypatch.setattr(language, "VOCAB_SIZE", 64)
+    monkeypatch.setattr(PlainGPT, "load", lambda self, model: None)
+    with pytest.raises(RuntimeError, match=r"plain PyTorch: the loss is .*: not timed"):
+        next(measure(CPU, 0.05, SMALL))
