@@ -93,9 +93,8 @@ def test_generate(run, capsys):
     assert "--- 2" in said
 
 
-def test_a_dataset_from_a_c4_file(tmp_path, capsys, monkeypatch):
+def test_a_dataset_from_a_c4_file(tmp_path):
     pytest.importorskip("datasets")
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     c4 = write_json_lines(tmp_path / "c4-train.00000-of-01024.json", documents(), url="u")
     options = ["--vocab-size", str(VOCAB_SIZE), "--validation-fraction", "0.1", "--workers", "1"]
     streamed = ["--dataset", "json", "--dataset-files", str(c4)]

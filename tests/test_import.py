@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("triton", "transformers", "pandas", "matplotlib", "sklearn")
+HEAVY = ("triton", "transformers", "datasets", "sentencepiece", "pandas", "matplotlib", "sklearn")
 
 
 def modules_after(statement: str) -> set[str]:

@@ -128,9 +128,8 @@ def c4_file(tmp_path):
     return compressed(path, ".gz")
 
 
-def test_a_dataset_is_streamed_and_resumed(c4_file, tmp_path, monkeypatch):
+def test_a_dataset_is_streamed_and_resumed(c4_file):
     pytest.importorskip("datasets")
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     source = HubDataset("json", files=[str(c4_file)])
     numbered = list(source.documents())
     assert [text for text, _ in numbered] == TEXTS == read(TextFiles([c4_file]))
