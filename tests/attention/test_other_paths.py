@@ -75,6 +75,12 @@ def test_pairs_are_checked(pairs):
         attention(q, k, v, return_code=pairs, **options)
 
 
+def test_pairs_that_do_not_exist_are_named():
+    q, k, v, options = operands("hyla")
+    with pytest.raises(ValueError, match=r"the pair \(0, 5\), but there are 5 queries and 5 keys"):
+        attention(q, k, v, return_code=torch.tensor([[4, -5], [0, 5]]), **options)
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_sequences_are_computed_one_by_one(causal, dtype):
@@ -92,6 +98,7 @@ def test_packed_sequences_are_computed_one_by_one(causal, dtype):
         (torch.tensor([0, 9, 4, 11]), "rise from 0"),
         (torch.tensor([0.0, 11.0]), "integer starts"),
         (torch.tensor(11), "integer starts"),
+        ([0, 11], "integer starts"),
     ],
 )
 def test_packed_sequences_are_checked(starts, message):

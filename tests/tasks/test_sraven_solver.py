@@ -426,7 +426,7 @@ class TestBadInput:
         message = r"instance 0 .* 8 values .* 21 features.*8\^21 .* 2\^62; lower num_features or"
         with pytest.raises(ValueError, match=message):
             Solver(task)(draw(task, 1))
-        with pytest.raises(ValueError, match="6 features in 4 columns stay below"):
+        with pytest.raises(ValueError, match="which 5 features stay below"):
             Conflicts(SravenConfig(num_features=8, grid_size=5), permuted=True)
         with pytest.raises(ValueError, match="num_features must be at most 14"):
             Conflicts(SravenConfig(num_features=15), permuted=False)
@@ -441,3 +441,8 @@ def test_distinct_rows_also_where_a_key_would_overflow():
     logs = torch.randn(200, dtype=torch.float64) * 1000
     for number, total in enumerate(log_sum_groups(logs, group, len(first))):
         assert torch.isclose(total, logs[group == number].logsumexp(0))
+
+
+def test_a_split_too_long_to_list_is_refused_at_once():
+    with pytest.raises(ValueError, match="62,891,499 combinations; a split lists them all"):
+        Sraven(SravenConfig(num_features=40)).manifest(seed=0)

@@ -95,10 +95,16 @@ def _check(
                 f"{name} must be [tokens, heads, head size] with the tokens of all sequences, "
                 f"got {tuple(x.shape)}"
             )
-    if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or cu_seqlens.is_floating_point():
+    starts = isinstance(cu_seqlens, Tensor) and cu_seqlens.ndim == 1 and len(cu_seqlens) > 1
+    if not starts or cu_seqlens.is_floating_point():
+        given = (
+            f"{cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
+            if isinstance(cu_seqlens, Tensor)
+            else repr(cu_seqlens)
+        )
         raise ValueError(
-            "cu_seqlens must be the integer starts of the sequences and the number of tokens, "
-            f"[sequences + 1], got {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
+            "cu_seqlens must be a tensor of the integer starts of the sequences and the number of "
+            f"tokens, [sequences + 1], got {given}"
         )
     if spec.value == "deep":
         raise ValueError("packed sequences have no deep value network: its weights are per call")

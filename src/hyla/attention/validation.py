@@ -45,7 +45,7 @@ def check_arguments(
     if eps <= 0:
         raise ValueError(f"eps must be positive, got {eps}: heads that are all 0 would give NaN")
     if not isinstance(return_code, bool):
-        _check_pairs(return_code)
+        _check_pairs(return_code, Tq, k.shape[1])
     if backend not in BACKENDS:
         raise ValueError(
             f"backend {backend!r} is unknown{nearest(backend, BACKENDS)}; choose from {BACKENDS}"
@@ -82,13 +82,22 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
-def _check_pairs(pairs: Tensor) -> None:
+def _check_pairs(pairs: Tensor, queries: int, keys: int) -> None:
     fits = isinstance(pairs, Tensor) and pairs.ndim == 2 and pairs.shape[1] == 2
     if not fits or pairs.is_floating_point() or pairs.dtype == torch.bool:
         given = f"{pairs.dtype} {tuple(pairs.shape)}" if isinstance(pairs, Tensor) else repr(pairs)
         raise ValueError(
             "return_code must be True, False or an integer tensor of (query, key) pairs [P, 2], "
             f"got {given}"
+        )
+    if pairs.is_cuda or torch.compiler.is_compiling():  # values that are not here, or not yet
+        return
+    sizes = torch.tensor([queries, keys])
+    outside = ((pairs >= sizes) | (pairs < -sizes)).any(dim=1)
+    if outside.any():
+        raise ValueError(
+            f"return_code asks for the pair {tuple(pairs[outside][0].tolist())}, but there are "
+            f"{queries} queries and {keys} keys"
         )
 
 

@@ -88,8 +88,8 @@ class MultiHeadAttention(nn.Module):
         layer draws them itself if they are not given.
 
         With `return_code`, the latent code comes after the output: that of all pairs [B, H, Tq, Tk]
-        or, given a list of (query, key) pairs [P, 2], theirs alone [B, P, H]. `edit_code` takes the
-        code of all pairs and returns the one to be used instead; the layer then computes by the
+        or, given a tensor of (query, key) pairs [P, 2], theirs alone [B, P, H]. `edit_code` takes
+        the code of all pairs and returns the one to be used instead; the layer then computes by the
         equations, whatever its backend.
         """
         source = x if context is None else context

@@ -326,8 +326,18 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=5)
 
 
+MOST_COMBINATIONS = 1_000_000  # a split lists them all
+
+
 def _all_combinations(config: SravenConfig) -> list[Combination]:
     rules = range(len(config.rules))
+    number = math.comb(len(rules) + config.num_features - 1, config.num_features)
+    if number > MOST_COMBINATIONS:
+        raise ValueError(
+            f"num_features={config.num_features} and {len(rules)} rules make {number:,} "
+            f"combinations; a split lists them all, up to {MOST_COMBINATIONS:,}: choose fewer "
+            "features or rules"
+        )
     return list(itertools.combinations_with_replacement(rules, config.num_features))
 
 

@@ -25,6 +25,17 @@ class _Step(NamedTuple):
     thread: Int64[Tensor, "states ways"]
 
 
+def _table_entries(num_features: int, num_columns: int) -> int:
+    return max(
+        (math.comb(num_features, used) * used) ** (num_columns - 1)
+        for used in range(1, num_features + 1)
+    )
+
+
+def _fits_table(num_features: int, num_columns: int) -> bool:
+    return _table_entries(num_features, num_columns) <= _MOST_ENTRIES
+
+
 class BestMatching:
     """Finds the largest product of the scores, 0 to 2, of M threads that use every position once.
 
@@ -48,14 +59,14 @@ class BestMatching:
             raise ValueError(
                 f"num_features must be at most {most} here, got {num_features}"
             ) from None
-        for used in range(1, num_features + 1):
-            entries = (math.comb(num_features, used) * used) ** (num_columns - 1)
-            if entries > _MOST_ENTRIES:
-                raise ValueError(
-                    f"num_features={num_features} and {num_columns} columns need a table of "
-                    f"{entries:,} entries to match threads in fixed shapes; the most is "
-                    f"{_MOST_ENTRIES:,}, which 6 features in 4 columns stay below"
-                )
+        entries = _table_entries(num_features, num_columns)
+        if entries > _MOST_ENTRIES:
+            fits = (m for m in range(num_features, 0, -1) if _fits_table(m, num_columns))
+            raise ValueError(
+                f"num_features={num_features} and {num_columns} columns need a table of "
+                f"{entries:,} entries to match threads in fixed shapes; the most is "
+                f"{_MOST_ENTRIES:,}, which {next(fits)} features stay below"
+            )
         steps = [_step(num_features, num_columns, used) for used in range(1, num_features + 1)]
         self._steps = [_Step(*(table.to(device) for table in step)) for step in steps]
         self._positions = [num_features] * num_columns
