@@ -151,11 +151,12 @@ def test_every_plan_computes_the_same(queries, keys):
     torch.testing.assert_close(got, large_head.forward(*given))
 
 
-def test_relu_of_the_forward_is_exact_where_it_is_zero():
+def test_relu_where_all_hidden_units_of_a_pair_agree():
     case = Case(8, 32, 16, 16, phi="relu")
     (q, k, v, _), _, _ = draw(case)
-    got = fused(case, q, k, -v.abs() * 0 - 1, None, None)
-    want = exact(case, q.double(), k.double(), -v.double().abs() * 0 - 1, None, None)
+    v = torch.full_like(v, -1.0)
+    got = fused(case, q, k, v, None, None)
+    want = exact(case, q.double(), k.double(), v.double(), None, None)
     assert relative_error(got, want) < 2**-7
 
 

@@ -209,7 +209,7 @@ def choose_plan(pass_name: str, q: Tensor) -> Plan:
 
 @functools.cache
 def _plans(pass_name: str, heads: int, width: int, shared_memory: int) -> tuple[Plan, ...]:
-    """List the plans that fit, the best first: the order is what `hyla bench attention` measured.
+    """List the plans that fit, the best first, as measured on an H200 (docs/kernel.md).
 
     Two small blocks on a multiprocessor hide each other's waits better than a large one does.
     """
