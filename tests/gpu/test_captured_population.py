@@ -99,4 +99,6 @@ def test_too_little_memory_splits_the_population(tmp_path, capsys, monkeypatch):
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert len(summary["members"]) == 8
-    assert "do not fit into the GPU's memory together: training 4 and 4" in capsys.readouterr().out
+    assert (
+        "do not fit into the GPU's memory together: training 4 at a time" in capsys.readouterr().out
+    )

@@ -48,14 +48,22 @@ def test_what_fits_is_one_population_and_says_nothing():
 
 
 @pytest.mark.parametrize(
-    ("room", "want"), [(4, [3, 2]), (3, [3, 2]), (2, [2, 1, 2]), (1, [1, 1, 1, 1, 1])]
+    ("room", "want"), [(4, [3, 2]), (3, [3, 2]), (2, [2, 2, 1]), (1, [1, 1, 1, 1, 1])]
 )
 def test_a_split_is_announced_and_keeps_the_order(room, want):
     split, said = cohort(room)
     assert sizes(split) == want
     assert [member for part in split.parts for member in part.members] == MEMBERS
-    assert len(said) == len(want) - 1
-    assert "5 models do not fit into the GPU's memory together: training 3 and 2" in said[0]
+    assert "5 models do not fit into the GPU's memory together: training 3 at a time" in said[0]
+
+
+def test_a_part_that_leaves_no_room_for_the_others_is_split_too():
+    def crowded(members: Sequence[Member]) -> Population:
+        if len(members) == 6 or (len(members) == 3 and members[0].seed != 100):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return tiny_population("fuzzy", list(members), model=MODEL)
+
+    assert sizes(Cohort(different_members(6), crowded, lambda message: None)) == [2, 2, 2]
 
 
 def test_the_split_changes_no_numbers():
@@ -90,7 +98,7 @@ def test_a_state_loads_under_another_split(rooms):
 
 
 def test_one_model_that_does_not_fit_is_an_error_that_says_what_to_do():
-    with pytest.raises(RuntimeError, match=r"Even one model does not fit .* smaller batch_size"):
+    with pytest.raises(RuntimeError, match=r"Even one model at a time does not fit .* smaller batch_size"):
         cohort(0)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -244,9 +245,5 @@ class _FuzzyLogicSampler(Sampler):
 def _tokens(
     points: Float[Tensor, "p b l t"], targets: Float[Tensor, "p b t"]
 ) -> Float[Tensor, "p b t l+1"]:
-    num_variables = points.shape[-2]
-    tokens = points.new_empty(*targets.shape, num_variables + 1)
-    tokens[..., :num_variables] = points.transpose(-1, -2)
-    tokens[..., num_variables] = targets
-    tokens[..., -1, num_variables] = 0.0
-    return tokens
+    shown = F.pad(targets[..., :-1], (0, 1))  # the query's value is what is asked for
+    return torch.cat((points.mT, shown.unsqueeze(-1)), dim=-1)

@@ -30,27 +30,35 @@ class Cohort:
         self.members = tuple(members)
         self._build = build
         self._say = say
-        self.parts = self._fit(self.members)
+        self.parts = self._fit()
 
-    def _fit(self, members: Sequence[Member]) -> list[Population]:
-        try:
-            return [self._build(members)]
-        except torch.cuda.OutOfMemoryError as error:
-            if len(members) == 1:
-                raise ModelTooLargeError(
-                    "Even one model does not fit into the GPU's memory: use a smaller batch_size "
-                    "or precision 'bf16', or free the GPU of other processes."
-                ) from error
-        # Outside the except block: the exception's traceback keeps the failed tensors alive. And
-        # the failed population refers to itself (through its compiled methods).
-        gc.collect()
-        torch.cuda.empty_cache()
-        half = (len(members) + 1) // 2
-        self._say(
-            f"{len(members)} models do not fit into the GPU's memory together: "
-            f"training {half} and {len(members) - half} in turn."
-        )
-        return self._fit(members[:half]) + self._fit(members[half:])
+    def _fit(self) -> list[Population]:
+        """Build the members in parts as large as memory allows.
+
+        All parts anew at each try: one that fits alone may leave no room for the others.
+        """
+        size = len(self.members)
+        while True:
+            parts = [self.members[i : i + size] for i in range(0, len(self.members), size)]
+            try:
+                return [self._build(part) for part in parts]
+            except torch.cuda.OutOfMemoryError as error:
+                if size == 1:
+                    raise ModelTooLargeError(
+                        "Even one model at a time does not fit into the GPU's memory: use a "
+                        "smaller batch_size or precision 'bf16', or free the GPU of other "
+                        "processes."
+                    ) from error
+            # Outside the except block: the exception's traceback keeps the failed tensors alive.
+            # And a failed population refers to itself (through its compiled methods).
+            gc.collect()
+            torch.cuda.empty_cache()
+            half = (size + 1) // 2
+            self._say(
+                f"{size} models do not fit into the GPU's memory together: training {half} at a "
+                "time, in turn."
+            )
+            size = half
 
     @property
     def step(self) -> int:

@@ -185,9 +185,10 @@ def _save(ctx, inputs, output):
 
 
 def _differentiate(ctx, upstream):
-    bias_gradient = ctx.saved_tensors[3] is not None and ctx.needs_input_grad[3]
+    saved = ctx.saved_tensors  # once: under activation checkpointing a second look is an error
+    bias_gradient = saved[3] is not None and ctx.needs_input_grad[3]
     run = _FunctionalGradient.apply if under_torch_func_grad() else _attention_backward
-    dq, dk, dv, dbias = run(upstream, *ctx.saved_tensors, *ctx.options, bias_gradient)
+    dq, dk, dv, dbias = run(upstream, *saved, *ctx.options, bias_gradient)
     unused = [None] * (3 + len(ctx.options))  # padding, the packing, and what is not a tensor
     return dq, dk, dv, dbias if bias_gradient else None, *unused
 
