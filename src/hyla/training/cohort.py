@@ -23,10 +23,13 @@ class Cohort:
     def __init__(
         self,
         members: Sequence[Member],
-        build: Callable[[Sequence[Member]], Population],
+        build: Callable[[Sequence[Member], Population | None], Population],
         say: Callable[[str], None],
     ):
-        """`build` makes a population that is ready to train, and may run out of memory."""
+        """`build` makes a population that is ready to train, and may run out of memory.
+
+        It is also given the first part, if there is one, to share what both need only in turn.
+        """
         self.members = tuple(members)
         self._build = build
         self._say = say
@@ -39,9 +42,8 @@ class Cohort:
         """
         size = len(self.members)
         while True:
-            parts = [self.members[i : i + size] for i in range(0, len(self.members), size)]
             try:
-                return [self._build(part) for part in parts]
+                return self._built(size)
             except torch.cuda.OutOfMemoryError as error:
                 if size == 1:
                     raise ModelTooLargeError(
@@ -59,6 +61,11 @@ class Cohort:
                 "time, in turn."
             )
             size = half
+
+    def _built(self, size: int) -> list[Population]:
+        parts = [self.members[i : i + size] for i in range(0, len(self.members), size)]
+        first = self._build(parts[0], None)
+        return [first, *(self._build(part, first) for part in parts[1:])]
 
     @property
     def step(self) -> int:

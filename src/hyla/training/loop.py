@@ -104,10 +104,7 @@ class _Training:
         self.names = [str(member) for member in config.members]
         task = config.build_task()
 
-        # Parts of a population take turns, so their graphs can work in the same memory.
-        graph_pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-
-        def build(members: Sequence[Member]) -> Population:
+        def build(members: Sequence[Member], beside: Population | None) -> Population:
             if device.type == "cuda":
                 torch.compiler.reset()  # its limit of recompilations counts across populations
                 torch.cuda.reset_peak_memory_stats(device)
@@ -120,7 +117,7 @@ class _Training:
                 device=device,
                 precision=config.precision,
                 compile=compile,
-                graph_pool=graph_pool,
+                beside=beside,
             )
             population.prepare(config.evaluation.splits)
             return population

@@ -11,7 +11,6 @@ graph and replayed, unless `compile` is off. On a CPU it runs as it is, which is
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -20,7 +19,7 @@ from torch.func import functional_call
 
 from hyla.nn import Transformer, TransformerConfig
 from hyla.tasks import Batch, Sampler, Task
-from hyla.training.objectives import objective_of
+from hyla.training.objectives import Objective, objective_of
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
 from hyla.training.precision import autocast, check_precision, matmul_precision
 from hyla.training.stacking import DropoutNoise, parameter_views, stacked_parameters
@@ -65,17 +64,19 @@ class Population:
         *,
         total_steps: int,
         batch_size: int = 128,
+        objective: Objective | None = None,
         device: torch.device | str = "cpu",
         precision: str = "float32",
         compile: bool | None = None,
-        graph_pool: Any = None,
+        beside: "Population | None" = None,
     ):
+        """Initialise the members; a task that is not the paper's needs an `objective`."""
         check_precision(precision)
         self.task = task
         self.members = tuple(members)
         self.device = torch.device(device)
         self.precision = precision
-        self.objective = objective_of(task)
+        self.objective = objective_of(task) if objective is None else objective
         self._compile = self.device.type == "cuda" if compile is None else compile
         self._seeds = [member.seed for member in self.members]
         self._total_steps = total_steps
@@ -113,7 +114,7 @@ class Population:
         self._score = self._compiled(self._score_batch)
         self._evaluation_samplers: dict[tuple[str, int], Sampler] = {}
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._graph_pool = graph_pool
+        self._beside = beside
 
     # --- training -------------------------------------------------------------------------------
 
@@ -208,7 +209,9 @@ class Population:
                 self._train_step()
         torch.cuda.current_stream(self.device).wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._graph_pool):
+        # Populations that take turns can work in the same memory.
+        neighbour = None if self._beside is None else self._beside._graph
+        with torch.cuda.graph(graph, pool=None if neighbour is None else neighbour.pool()):
             self._train_step()
         self.load_state(before)
         self._graph = graph
