@@ -12,6 +12,7 @@ from typing import Any
 # Ranks are forked from a server that has imported everything and never computed anything.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["hyla.training.language"])
+_PATIENCE = 120.0  # seconds until a rank that has not ended is taken to hang
 
 
 class RankProcesses:
@@ -30,7 +31,7 @@ class RankProcesses:
         for process in self.processes:
             process.start()
 
-    def finish(self, timeout: float = 60) -> tuple[list[int | None], list[str]]:
+    def finish(self, timeout: float = _PATIENCE) -> tuple[list[int | None], list[str]]:
         """Return the exit codes and outputs; ranks that wait for a lost one are ended."""
         deadline = time.monotonic() + timeout
         for process in self.processes:
@@ -69,6 +70,8 @@ def _run_rank(
     corpus: Path, root: Path, rank: int, ranks: int, port: int, options: dict[str, Any]
 ) -> None:
     """What every rank does, as under torchrun."""
+    import faulthandler
+    import gc
     import warnings
 
     import torch
@@ -80,6 +83,8 @@ def _run_rank(
     from tiny_text import tiny_language_config
 
     sys.stdout = sys.stderr = _output(root, rank).open("w", buffering=1)
+    # A rank that hangs says where, before `finish` ends it.
+    faulthandler.dump_traceback_later(0.8 * _PATIENCE, file=sys.stderr)
     _mark(root, rank).unlink(missing_ok=True)
     warnings.simplefilter("error")
     torch.set_num_threads(1)
@@ -103,6 +108,16 @@ def _run_rank(
             os.kill(os.getpid(), signal.SIGTERM)
 
     Steps.take = slowly
+    leave = torch.distributed.destroy_process_group
+
+    def leave_as_last_owner() -> None:
+        """A reducer that frees the group itself may wait for ever (`ParallelModel.release`)."""
+        parallel = torch.nn.parallel.DistributedDataParallel
+        owners = [one for one in gc.get_objects() if type(one) is parallel]
+        assert not any(hasattr(one, "reducer") for one in owners)
+        leave()
+
+    torch.distributed.destroy_process_group = leave_as_last_owner
     opened = Corpus.open(corpus)
     try:
         train_language(

@@ -49,6 +49,13 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == __version__
 
 
+def test_help_of_tasks_tells_defaults(capsys):
+    assert main(["train", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "(default: smoke 8, laptop 16, paper 32)" in said
+    assert "(default: fuzzy: smoke 0.3, laptop 0.5, paper 0.7; sraven: 0.25)" in said
+
+
 def test_help_of_train_teaches(capsys):
     assert main(["train", "--help"]) == 0
     shown = capsys.readouterr().out

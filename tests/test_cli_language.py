@@ -1,5 +1,6 @@
 """`hyla data`, `hyla train language`, `hyla generate`: from a text file to a text."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -80,7 +81,8 @@ def test_a_config_file_goes_over_the_preset(corpus, tmp_path):
 
 
 def test_generate(run, capsys):
-    greedy = ["generate", str(run), "--prompt", "Anna saw", "--tokens", "8", "--temperature", "0"]
+    greedy = ["generate", str(run), "--prompt", "Anna saw", "--temperature", "0"]
+    greedy += ["--max-new-tokens", "8"]
     texts = []
     for more in ([], ["--no-cache"]):
         assert main([*greedy, "--device", "cpu", *more]) == 0
@@ -95,7 +97,9 @@ def test_generate(run, capsys):
 
 def test_a_dataset_from_a_c4_file(tmp_path):
     pytest.importorskip("datasets")
-    c4 = write_json_lines(tmp_path / "c4-train.00000-of-01024.json", documents(), url="u")
+    plain = write_json_lines(tmp_path / "lines", documents(), timestamp="2019", url="u")
+    c4 = tmp_path / "c4-train.00000-of-01024.json.gz"
+    c4.write_bytes(gzip.compress(plain.read_bytes()))
     options = ["--vocab-size", str(VOCAB_SIZE), "--validation-fraction", "0.1", "--workers", "1"]
     streamed = ["--dataset", "json", "--dataset-files", str(c4)]
     assert main(["data", "prepare", str(tmp_path / "a"), *streamed, *options]) == 0
@@ -143,8 +147,12 @@ def test_a_place_that_cannot_be_written(tmp_path, capsys):
 
 
 def test_generate_from_what_is_no_run(tmp_path, capsys):
-    assert main(["generate", str(tmp_path)]) == 1
-    assert "is not the directory of a language run" in capsys.readouterr().err
+    for path, reason in ((tmp_path, "it holds no config.json"), (tmp_path / "a", "not exist")):
+        assert main(["generate", str(path)]) == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert "is not the directory of a language run: " in said
+        assert reason in said
+        assert "Errno" not in said
 
 
 # A GPU machine often has PyTorch and little else.

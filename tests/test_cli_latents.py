@@ -1,5 +1,6 @@
 """`hyla latents`, as it is typed."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def test_figures_of_a_run(run, tmp_path, capsys):
     assert code == 0
     printed = capsys.readouterr().out
     assert "Decoded from unseen compositions" in printed
+    assert "0.000 is a result" in printed
     assert "permuted heads" in printed
     for name in ("decoding.csv", "swaps.csv", "analysis.json", f"{run.name}/latents.html"):
         assert (out / name).is_file(), name
@@ -54,6 +56,43 @@ def test_a_pretrained_model_from_a_folder(name, tmp_path, capsys):
             assert (out / kind / figure).is_file(), (kind, figure)
 
 
+def test_a_model_of_ours_from_a_folder(tmp_path, capsys):
+    from tiny_pretrained import save_pretrained
+
+    from hyla.integrations.transformers import HylaConfig, HylaForCausalLM
+
+    folder, out = save_pretrained("gpt2", tmp_path / "model"), tmp_path / "out"
+    config = HylaConfig(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=8,
+        max_position_embeddings=16,
+    )
+    HylaForCausalLM(config).save_pretrained(folder)
+    code = main(["latents", f"hf:{folder}", "--text", *TEXTS, "--out", str(out)])
+    assert code == 0, capsys.readouterr().err
+    assert read_codes(out / "codes.parquet").codes.shape[1] == 4
+
+
+def test_a_model_saved_with_our_attention_loads_and_says_what_is_missing(tmp_path):
+    """In a process of its own, in which nobody has registered the name before."""
+    import transformers
+    from tiny_pretrained import save_pretrained
+
+    from hyla.integrations.transformers import register
+
+    register()
+    folder = save_pretrained("gpt2", tmp_path / "model")
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=4, vocab_size=40)
+    transformers.AutoModel.from_config(config, attn_implementation="hyla").save_pretrained(folder)
+    command = ["-m", "hyla", "latents", f"hf:{folder}", "--text", *TEXTS, "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "GPT2Model attends by 'hyla', whose codes it does not show" in done.stderr
+
+
 def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
     from tiny_pretrained import save_pretrained
 
@@ -70,8 +109,8 @@ def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
         (["latents", "{run}", "--pairs", "rows"], 2, "did you mean 'row'"),
         (["latents", "{run}", "--member", "3"], 1, "there is no member 3"),
         (["latents", "{run}", "--text", "hello"], 2, "--text is for pretrained models"),
-        (["latents", "hf:{tmp}/nothing", "--text", "hello"], 2, "does not exist"),
-        (["latents", "hf:{tmp}", "--text", "hello"], 2, "holds no config.json"),
+        (["latents", "hf:{tmp}/nothing", "--text", "hello"], 1, "does not exist"),
+        (["latents", "hf:{tmp}", "--text", "hello"], 1, "holds no config.json"),
         (["latents", "hf:{tmp}"], 2, "say what the model is to read"),
         (["latents", "hf:{tmp}", "--text-file", "{tmp}/no.txt"], 2, "cannot be read"),
         (["latents", "hf:a", "hf:b", "--text", "hello"], 2, "one pretrained model at a time"),
@@ -87,7 +126,7 @@ def test_without_a_network_the_hub_is_not_blamed_on_the_user(tmp_path, capsys, m
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     out = str(tmp_path / "out")
-    assert main(["latents", "hf:nobody/no-such-model", "--text", "hello", "--out", out]) == 2
+    assert main(["latents", "hf:nobody/no-such-model", "--text", "hello", "--out", out]) == 1
     assert "Without a network" in capsys.readouterr().err
 
 
@@ -99,5 +138,5 @@ def test_unsupported_models_are_refused(tmp_path, capsys):
     config = transformers.BloomConfig(hidden_size=8, n_layer=1, n_head=2, vocab_size=40)
     transformers.BloomModel(config).save_pretrained(folder)
     out = str(tmp_path / "out")
-    assert main(["latents", f"hf:{folder}", "--text", *TEXTS, "--out", out]) == 2
+    assert main(["latents", f"hf:{folder}", "--text", *TEXTS, "--out", out]) == 1
     assert "without transformers' AttentionInterface" in capsys.readouterr().err

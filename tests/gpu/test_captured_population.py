@@ -1,5 +1,9 @@
 """The captured step on a real GPU: right numbers, independent members, too little memory."""
 
+import gc
+from collections.abc import Sequence
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -79,26 +83,73 @@ def test_a_run_resumes_on_the_gpu(tmp_path, monkeypatch):
         assert one["metrics"]["ood/r2"] == pytest.approx(other["metrics"]["ood/r2"], rel=1e-2)
 
 
+class Recorded(Population):
+    """A population that writes down what memory its preparation took, and how that ended."""
+
+    attempts: ClassVar[list[str]] = []
+
+    def prepare(self, splits: Sequence[str] = ()) -> None:
+        torch.cuda.reset_peak_memory_stats()
+        before, outcome = torch.cuda.memory_reserved(), "out of the ordinary"
+        try:
+            super().prepare(splits)
+            outcome = "fits"
+        except Exception as error:
+            outcome = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            raise
+        finally:
+            peak = torch.cuda.max_memory_reserved()
+            taken = f"{before / 2**20:.0f} MiB before, {peak / 2**20:.0f} MiB at its peak"
+            self.attempts.append(f"{len(self.members)} models: {taken}: {outcome}")
+
+
+def memory_of(settings) -> int:
+    """Bytes that the allocator takes from the device to prepare the population."""
+    free_memory()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_reserved()
+    population(settings).prepare(settings.evaluation.splits)
+    taken = torch.cuda.max_memory_reserved() - before
+    free_memory()
+    return taken
+
+
+def free_memory() -> None:
+    gc.collect()  # a population refers to itself
+    torch.cuda.empty_cache()
+
+
 def test_too_little_memory_splits_the_population(tmp_path, capsys, monkeypatch):
     # Each size of population would be compiled anew: minutes, and nothing about memory.
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    settings = config(
-        "sraven",
-        "paper",
-        members={"seed": list(range(8))},
-        model={"attention": "softmax"},
-        steps=3,
-        log_every=3,
-        evaluation={"every": 3, "instances": 128, "final_instances": 128, "splits": ["ood"]},
+    monkeypatch.setattr("hyla.training.loop.Population", Recorded)
+    monkeypatch.setattr(Recorded, "attempts", [])
+    settings = {
+        "model": {"attention": "softmax"},
+        "steps": 3,
+        "log_every": 3,
+        "evaluation": {"every": 3, "instances": 128, "final_instances": 128, "splits": ["ood"]},
+    }
+    one, eight = (
+        config("sraven", "paper", members={"seed": list(range(size))}, **settings)
+        for size in (1, 8)
     )
-    torch.cuda.empty_cache()
+    alone, together = memory_of(one), memory_of(eight)
+    # One at a time fits: what one part's graph keeps, what the next one's rehearsal takes, and the
+    # states of all. Eight at once do not.
+    limit = torch.cuda.memory_reserved() + 2 * alone + 2**27
+    found = f"one takes {alone / 2**20:.0f} MiB, eight {together / 2**20:.0f} MiB; "
+    found += f"{limit / 2**20:.0f} MiB are allowed"
+    assert together > limit, found
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(2**30 / total)
+    torch.cuda.set_per_process_memory_fraction(limit / total)
     try:
-        summary = train(settings, root=tmp_path, device="cuda")
+        summary = train(eight, root=tmp_path, device="cuda")
+    except Exception as error:
+        lines = [found, *Recorded.attempts, capsys.readouterr().out, torch.cuda.memory_summary()]
+        pytest.fail("\n".join([f"{type(error).__name__}: {error}", *lines]), pytrace=False)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert len(summary["members"]) == 8
-    assert (
-        "do not fit into the GPU's memory together: training 4 at a time" in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "do not fit into the GPU's memory together: training 4 at a time" in said, found

@@ -11,7 +11,6 @@ from hyla.integrations.transformers import (  # noqa: E402
     HylaConfig,
     HylaForCausalLM,
     HylaModel,
-    InterfaceIgnoredError,
     register,
 )
 from hyla.nn import Transformer  # noqa: E402
@@ -170,8 +169,47 @@ def test_trainer(tmp_path, which):
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_an_attention_implementation_means_nothing_to_our_own_model():
-    register()
-    m = AutoModelForCausalLM.from_config(tiny(), attn_implementation="softmax")
-    with pytest.raises(InterfaceIgnoredError, match="HylaForCausalLM does not call"):
-        m(tokens())
+@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize("name", ["sdpa", "flash_attention_2", "softmax", "nope"])
+def test_an_attention_implementation_means_nothing_to_our_own_model(name, registered, tmp_path):
+    if registered:
+        register()
+    model().save_pretrained(tmp_path)
+    message = f"by what its config calls attention, which is 'hyla', and attn_impl.*'{name}'"
+    for make in (AutoModelForCausalLM.from_config, AutoModel.from_config):
+        with pytest.raises(ValueError, match=message):
+            make(tiny(), attn_implementation=name)
+    with pytest.raises(ValueError, match=message):
+        AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=name)
+    with pytest.raises(ValueError, match=message):
+        model().set_attn_implementation(name)
+
+
+def test_its_own_attention_is_called_eager():
+    m = AutoModelForCausalLM.from_config(tiny(), attn_implementation="eager")
+    m.set_attn_implementation("eager")
+    assert m(tokens()).logits.shape == (2, 9, 50)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("num_head", "num_attention_heads"),
+        ("num_heads", "num_attention_heads"),
+        ("hidden_sizes", "hidden_size"),
+        ("embed_dim", "hidden_size"),
+        ("atention", "attention"),
+        ("tie_embeddings", "tie_word_embeddings"),
+    ],
+)
+def test_a_wrong_name_of_a_field_is_refused(wrong, meant):
+    with pytest.raises(TypeError, match=rf"no field '{wrong}' \(did you mean '{meant}'\?\)"):
+        HylaConfig(**{wrong: 4})
+
+
+def test_what_transformers_and_others_carry_along_is_kept(tmp_path):
+    carried = {"output_attentions": False, "sep_token_id": 3, "torch_dtype": "float32", "note": "x"}
+    HylaForCausalLM(tiny(**carried)).save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert config.note == "x"
+    assert config.sep_token_id == 3

@@ -193,7 +193,25 @@ def test_swapped_codes_are_held_against_permuted_ones(tmp_path: Path):
             for first in (0, 3)
         ]
 
-    for follow, status in ((0.5, REPRODUCED), (0.1, NOT)):
+    # 17 and 24 of a hundred are more than 15, but no more than chance would give.
+    for follow, status in ((0.5, REPRODUCED), (0.24, NOT), (0.17, NOT), (0.1, NOT)):
         tables = Tables(tmp_path / str(follow), PAPER)
         tables.add_measured("swapping-sraven", swaps(follow))
         assert list(verdicts("codeswap", tables).values()) == [status]
+
+
+def test_rates_of_zero_have_an_interval(tmp_path: Path):
+    tables = Tables(tmp_path, PAPER)
+    rate = {"donor_rate": 0.0, "stay_rate": 1.0, "copy_rate": None, "instances": 100}
+    where = {"what": "table", "attention": "hyla", "seed": 0, "first_layer": 0, "last_layer": 3}
+    tables.add_measured("swapping-sraven", [{**where, "code": "donor", **rate}])
+    shown = load("codeswap").table(results_of(load("codeswap"), tables))
+    assert shown is not None
+    assert shown.rows == [["HYLA", "donor", "0.0 (0.0 to 3.7)", "100.0 (96.3 to 100.0)", "", "100"]]
+
+    counted = {"num_features": 4, "split": "train", "instances": 4096, "ceiling_se": 0.001}
+    shares = {"ceiling": 0.9, "ambiguous_by_definition": 0.2, "ambiguous_by_authors": 0.0}
+    tables.add_measured("tableA2", [{**counted, "num_values": 16, **shares}])
+    shown = load("tableA2").table(results_of(load("tableA2"), tables))
+    assert shown is not None
+    assert "0.0000 ± 0.0002" in shown.rows[0]

@@ -1,5 +1,8 @@
 """Every figure and table is there, can be planned at every scale, and has the paper's grid."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from hyla.lab.estimate import SPEEDS, in_words, seconds_for
@@ -7,8 +10,9 @@ from hyla.lab.paper import TABLE_A1
 from hyla.lab.registry import BEYOND, NAMES, PAPER, load, load_all
 from hyla.lab.reproduce import Effort, methods_of, shares_of
 from hyla.lab.setting import Setting
-from hyla.training import SCALES
+from hyla.training import SCALES, config_from_tree, load_preset, merge
 
+RESULTS = Path(__file__).parents[2] / "results"
 PAPER_SCALE = Setting(scale="paper")
 
 
@@ -98,6 +102,34 @@ def test_estimates_grow_with_the_work():
     half = seconds_for(small.config, device="cuda", done=small.config.steps // 2)
     assert half == pytest.approx((seconds[1] + SPEEDS["cuda", "sraven"].start_up) / 2, rel=1e-3)
     assert in_words(3725) == "1:02:05"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_estimates_are_what_the_benchmark_measured(device: str):
+    """Within the factor of two that is promised; fails if speeds change and nobody says so."""
+    rows = json.loads((RESULTS / "bench" / f"train-{device}.json").read_text())["rows"]
+    for row in rows:
+        if row["precision"] == "bf16":
+            continue  # no figure or table is trained in it
+        tree = load_preset(row["task"], "paper")
+        seeds = {"seed": list(range(row["members"]))}
+        changes = {"model": {"attention": row["attention"]}, "precision": row["precision"]}
+        config = config_from_tree(merge(tree, {**changes, "members": seeds}))
+        speed = SPEEDS[device, row["task"]]
+        step = (seconds_for(config, device=device) - speed.start_up) / config.steps
+        assert 0.5 < step * row["steps_per_second"] < 2, row
+
+
+def test_rows_of_table_a1_that_take_less_are_estimated_to_take_less():
+    methods = methods_of(load("tableA1"), PAPER_SCALE, Effort(only={"task_name": ["sraven"]}))
+    by_row = {
+        (m.config.model.attention, m.config.model.feed_forward): seconds_for(m.config, device="cpu")
+        for m in methods
+    }
+    assert by_row["linear", "gelu"] < by_row["softmax", "gelu"] < by_row["hyla", "gelu"]
+    assert by_row["hyla", "gelu"] < by_row["hyla_deep", "gelu"]
+    # Four experts take so much that attention hardly matters.
+    assert by_row["linear", "moe"] > 0.75 * by_row["hyla", "moe"]
 
 
 def test_beyond_the_paper():

@@ -9,9 +9,13 @@ import pytest
 
 from hyla.cli import main
 from hyla.commands.exits import FAILURE, TRY_AGAIN, USAGE
+from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.csv_table import read_csv
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report import build
+from hyla.lab.reproduce import results_of
+from hyla.lab.results import Tables
+from hyla.lab.setting import Setting
 
 _LITTLE = ("--scale", "smoke", "--seeds", "1", "--no-search", "--shorten", "10")
 # Of Figure 2C two populations, of one model each; and half of it.
@@ -95,6 +99,7 @@ def test_what_was_not_measured_does_not_appear(tmp_path: Path):
     }
     assert sections.keys() == {"fig2c", "figA3"}
     # With all fractions at one of two lengths, only what is said of one length can be judged.
+    assert {v.status for v in sections["fig2c"].verdicts} == {NO_VERDICT}
     assert [v.claim for v in sections["fig2c"].verdicts] == [
         "All models are able to solve the task given sufficient examples in context.",
         "HYLA does best at 50% held out and 8 examples.",
@@ -107,6 +112,29 @@ def test_deleted_results_come_back_the_same(tmp_path: Path):
     shutil.rmtree(tmp_path / "store")
     assert _reproduce(tmp_path, "fig2c", *_CUT, "--no-report") == 0
     assert _tables(tmp_path) == before
+
+
+def test_everything_deleted_and_run_again_gives_the_same_verdicts(tmp_path: Path):
+    """Without the runs as well: a model is a function of its config and seed."""
+
+    def judged(name: str) -> list[Verdict]:
+        assert _reproduce(tmp_path / name, "fig2c", *_HALF, "--no-report") == 0
+        tables = Tables(tmp_path / name / "store", Setting(scale="smoke", shorten=10))
+        return load("fig2c").verdicts(results_of(load("fig2c"), tables))
+
+    first = judged("once")
+    assert first
+    assert judged("again") == first
+
+
+def test_a_smoke_report_claims_nothing(tmp_path: Path):
+    assert _reproduce(tmp_path, "tableA3", "--scale", "smoke") == 0
+    markdown = (tmp_path / "store" / "report.md").read_text()
+    assert "| smoke scale: not a verdict |" in markdown
+    assert not any(f"**{status}**" in markdown for status in STATUSES)
+    page = (tmp_path / "store" / "report.html").read_text()
+    assert "smoke scale: not a verdict" in page
+    assert not any(f">{status}<" in page for status in STATUSES)
 
 
 def test_without_plotly_and_matplotlib(tmp_path: Path, capsys, monkeypatch):

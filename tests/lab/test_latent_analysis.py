@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hyla.lab.latents import analyse_subjects, load_subjects, main
-from hyla.lab.store import load_model
+from hyla.lab.store import load_model, untrained_like
 from hyla.latents import TABLES
 from hyla.training import Member, Population, config_from_tree, load_preset, merge, train
 from hyla.training.checkpoint import CheckpointError
@@ -95,7 +95,7 @@ def test_untrained_is_the_member_before_its_first_step(runs):
         config.build_task(), config.model, [Member(seed=subject.seed)], total_steps=1
     )
     for name, weight in population.member_model(0).state_dict().items():
-        assert torch.equal(subject.untrained().state_dict()[name], weight)
+        assert torch.equal(untrained_like(subject.model, subject.seed).state_dict()[name], weight)
 
 
 def test_the_plain_command_line(runs, tmp_path, capsys):

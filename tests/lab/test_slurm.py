@@ -89,6 +89,21 @@ def test_preempted_jobs_continue_where_they_were(tmp_path: Path, capsys):
     assert _results(tmp_path / "slurm") == _results(tmp_path / "local")
 
 
+def test_what_is_in_the_queue_is_not_submitted_again(tmp_path: Path, capsys):
+    grid = _write_sweep(tmp_path, steps=300)
+    command = ["sweep", str(grid), *_folders(tmp_path / "slurm")]
+    command += ["--launcher", "slurm", "--slurm.cpus-per-task", "1"]
+    assert main([*command, "--no-wait"]) == 0
+    said = capsys.readouterr().out
+    first = re.search(r"submitted 2 populations: Slurm job (\d+);", said)
+    assert first is not None
+    assert main(command) == 0  # waits for those, and collects
+    said = capsys.readouterr().out
+    assert f"2 are in the queue already: Slurm job {first[1]};" in said
+    assert "submitted" not in said
+    assert all(len(run.provenance) == 1 for run in read_runs(tmp_path / "slurm" / "runs"))
+
+
 def _write_sweep(folder: Path, *, steps: int) -> Path:
     grid = folder / "grid.yaml"
     grid.write_text(_SWEEP.format(steps=steps))

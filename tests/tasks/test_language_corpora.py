@@ -40,6 +40,15 @@ def test_blank_lines_in_any_number_and_windows_line_ends(tmp_path):
     assert read(TextFiles([path])) == [" one\n two ", "three"]
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_a_last_document_without_a_line_end(tmp_path, suffix):
+    path = tmp_path / "a.txt"
+    path.write_text("one\n\ntwo", encoding="utf-8")
+    source = TextFiles([compressed(path, suffix) if suffix else path] * 2)
+    assert read(source) == ["one", "two"] * 2
+    assert source.bytes_read == source.total_bytes
+
+
 def test_reading_goes_on_at_any_position(tmp_path):
     paths = [write_text(tmp_path / f"{i}.txt", TEXTS[i : i + 3]) for i in (0, 3)]
     source = TextFiles(paths)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -206,6 +207,17 @@ def test_no_documents_at_all(tmp_path):
     empty = TextFiles([write_text(tmp_path / "text.txt", [])])
     with pytest.raises(CorpusError, match="no text to train a tokenizer on"):
         prepare(tmp_path / "out", empty, settings=SETTINGS)
+
+
+def test_a_tokenizer_that_cannot_be_trained_leaves_the_folder_free(tmp_path):
+    """The vocabulary that the error names is one that works, in the same folder."""
+    with pytest.raises(CorpusError, match=r"give --vocab-size \d+ \(vocab_size\) or less") as error:
+        prepare(tmp_path / "out", source(tmp_path))
+    assert list((tmp_path / "out").iterdir()) == []
+    (named,) = re.findall(r"--vocab-size (\d+)", str(error.value))
+    settings = Settings(vocab_size=int(named), validation_fraction=0.1)
+    corpus = prepare(tmp_path / "out", source(tmp_path), settings=settings)
+    assert corpus.vocab_size == int(named)
 
 
 def test_no_validation_documents(tmp_path):

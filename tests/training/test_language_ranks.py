@@ -13,8 +13,6 @@ from language_ranks import RankProcesses
 from tiny_text import tiny_corpus, tiny_language_config
 
 pytest.importorskip("sentencepiece")
-# Slow, and once in several runs the last rank did not end: LOG.md says what is known.
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from hyla.tasks import Batch
+from hyla.training import Member
 from hyla.training.objectives import Classification, Objective, Regression, objective_of
-from tiny_runs import tiny_task
+from tiny_runs import tiny_population, tiny_task
 
 RULES = ("constant", "progression", "arithmetic")
 
@@ -142,3 +143,16 @@ def test_each_task_gets_its_objective():
     assert (sraven.num_queries, len(sraven.rule_names)) == (2, 8)
     with pytest.raises(ValueError, match="no objective is known for object"):
         objective_of(object())  # pyright: ignore[reportArgumentType]
+
+
+def test_a_population_optimises_the_objective_it_is_given():
+    class Doubled(Regression):
+        def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+            return 2 * super().loss(logits, batch)
+
+    losses = []
+    for objective in (None, Doubled()):
+        population = tiny_population("fuzzy", [Member()], objective=objective)
+        population.train(1)
+        losses.append(population.mean_losses())
+    torch.testing.assert_close(2 * losses[0], losses[1])

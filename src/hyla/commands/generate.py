@@ -19,7 +19,7 @@ def generate(
     /,
     *,
     prompt: str = "",
-    tokens: int = 100,
+    max_new_tokens: Annotated[int, Parameter(alias="--tokens")] = 100,
     samples: int = 1,
     temperature: float = 0.8,
     top_p: float = 0.95,
@@ -40,7 +40,7 @@ def generate(
         Run directory of `hyla train language`; its newest checkpoint is used.
     prompt
         Text to continue; none begins a new document.
-    tokens
+    max_new_tokens
         Most tokens to add; a document may end before.
     samples
         Number of continuations.
@@ -65,7 +65,7 @@ def generate(
             generate_steps(
                 model,
                 torch.tensor([begin], device=where),
-                max_new_tokens=tokens,
+                max_new_tokens=max_new_tokens,
                 temperature=temperature,
                 top_p=top_p,
                 stop_token=tokenizer.separator,

@@ -1,6 +1,7 @@
 """`hyla latents`: the latent codes of a trained run, or of a pretrained language model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +12,7 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElaps
 from rich.table import Table
 
 from hyla._errors import check_positive
-from hyla.commands.exits import UsageError, usage_errors
+from hyla.commands.exits import UnfinishedError, UsageError, usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import console, score, table
 from hyla.lab.latents import INSTANCES, analyse_subjects, check_choice, load_subjects
@@ -75,7 +76,7 @@ def latents(
     member
         Which models of a population, counted from 0. (default: 0)
     instances
-        Instances to look at.
+        Instances to look at; decoding takes twice as many.
     text
         Texts to read.
     text_file
@@ -102,7 +103,7 @@ def latents(
             figures = list(TABLES) if figure is None else figure
             _look_at_runs(what, figures, member or [0], pairs, instances, where, out)
     except (UnsupportedModelError, ModelUnavailableError, ImportError) as error:
-        raise UsageError(str(error)) from error
+        raise UnfinishedError(str(error)) from error
 
 
 def _look_at_runs(
@@ -140,9 +141,10 @@ def _look_at_texts(
     with usage_errors():
         check_positive(max_tokens=max_tokens)
         check_pairs(pairs)
+    _register_names()
     model = load_pretrained(reference, device=device)
     recorded = out / "codes.parquet"
-    with _Bar(len(texts)) as bar, usage_errors():
+    with _Bar(len(texts)) as bar, _errors_in_texts():
         parts = stream_texts(
             model,
             texts,
@@ -154,7 +156,7 @@ def _look_at_texts(
         write_codes(parts, recorded)
     codes = read_codes(recorded)
     kinds = sorted(set(codes["kind"].tolist()))
-    with _Bar(len(kinds)) as bar, usage_errors():
+    with _Bar(len(kinds)) as bar, _errors_in_texts():
         for kind in kinds:
             bar.begin(f"{kind} attention")
             own = codes.where(kind=kind)
@@ -170,6 +172,24 @@ def _look_at_texts(
         soft_wrap=True,
         highlight=False,
     )
+
+
+@contextmanager
+def _errors_in_texts() -> Iterator[None]:
+    """Take a ValueError for wrong usage, unless it is about the model."""
+    try:
+        yield
+    except UnsupportedModelError:
+        raise
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _register_names() -> None:
+    """Let models load that are ours, or were saved with one of our attention functions."""
+    from hyla.integrations.transformers import register
+
+    register()
 
 
 def _texts(given: Sequence[str] | None, path: Path | None) -> list[str]:
@@ -200,6 +220,11 @@ def _decoding_summary(decoding: Any) -> Table:
     scores = best.max().unstack("metric")
     for (run, _, label, predictor), row in scores.iterrows():
         shown.add_row(run, label, predictor, score(row["accuracy"]), score(row["f1"]))
+    shown.caption_justify = "left"
+    shown.caption = (
+        "0.000 is a result: a classifier that is never right, of several labels about all at once "
+        "(accuracy), or that never chooses a class which occurs (F1). Shuffled labels are chance."
+    )
     return shown
 
 

@@ -9,14 +9,15 @@ import inspect
 import os
 import textwrap
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from hyla.nn import TransformerConfig
-from hyla.training import Evaluation
+from hyla.training import SCALES, Evaluation, config_from_tree, load_preset
 from hyla.training.config import DERIVED_FROM_TASK, TASK_CONFIGS
 
 
@@ -63,15 +64,38 @@ def _evaluation_options() -> type:
 def _task_options() -> type:
     """Make the settings of all tasks into one class; `check_task_options` tells them apart."""
     fields: dict[str, Any] = {}
+    defaults = {task: _defaults_by_scale(task) for task in TASK_CONFIGS}
     for task, config in TASK_CONFIGS.items():
         others = [other for name, other in TASK_CONFIGS.items() if name != task]
         shared = set.intersection(*(_field_names(other) for other in others))
-        fields = optional_fields(config, label=f"{task}: ", unlabelled=shared) | fields
+        own = defaults[task] | {
+            name: "; ".join(f"{task}: {texts[name]}" for task, texts in defaults.items())
+            for name in shared & _field_names(config)
+        }
+        found = optional_fields(config, label=f"{task}: ", unlabelled=shared, defaults=own)
+        fields = found | fields
     return make_options("TaskOptions", fields)
 
 
+def _defaults_by_scale(task: str) -> dict[str, str]:
+    """Return the values of a task's settings in the presets, by scale where they differ."""
+    presets = {scale: config_from_tree(load_preset(task, scale)).task for scale in SCALES}
+    found = {}
+    for name in _field_names(TASK_CONFIGS[task]):
+        values = {scale: _shown(getattr(config, name)) for scale, config in presets.items()}
+        same = len(set(values.values())) == 1
+        found[name] = values["paper"] if same else ", ".join(map(" ".join, values.items()))
+    return found
+
+
+def _shown(value: Any) -> str:
+    return " ".join(value) if isinstance(value, tuple) else str(value)
+
+
 def _sraven_options() -> type:
-    return make_options("SravenOptions", optional_fields(TASK_CONFIGS["sraven"]))
+    config = TASK_CONFIGS["sraven"]
+    defaults = {field.name: _shown(field.default) for field in dataclasses.fields(config)}
+    return make_options("SravenOptions", optional_fields(config, defaults=defaults))
 
 
 def optional_fields(
@@ -80,15 +104,21 @@ def optional_fields(
     without: Sequence[str] = (),
     label: str = "",
     unlabelled: typing.Collection[str] = (),
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return name → annotated type of the config's fields, each of them optional."""
+    """Return name → annotated type of the config's fields, each of them optional.
+
+    `defaults` are told in the help.
+    """
     hints = typing.get_type_hints(config)
     docs = _field_docs(config)
+
+    def help_of(name: str) -> str:
+        text = ("" if name in unlabelled else label) + docs.get(name, "")
+        return f"{text} (default: {defaults[name]})" if name in defaults else text
+
     return {
-        name: Annotated[
-            hints[name] | None,
-            Parameter(help=("" if name in unlabelled else label) + docs.get(name, "")),
-        ]
+        name: Annotated[hints[name] | None, Parameter(help=help_of(name))]
         for name in (field.name for field in dataclasses.fields(config))
         if name not in without
     }

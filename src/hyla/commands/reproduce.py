@@ -17,10 +17,10 @@ from hyla.commands.exits import UnfinishedError, usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import console, table
 from hyla.commands.report import write_report
-from hyla.commands.slurm_jobs import wait_for
+from hyla.commands.slurm_jobs import train_on_slurm
 from hyla.lab.estimate import in_words, seconds_for
 from hyla.lab.experiment import Experiment
-from hyla.lab.launch import SlurmOptions, submit
+from hyla.lab.launch import SlurmOptions
 from hyla.lab.measuring import NotAvailableError
 from hyla.lab.registry import load_all
 from hyla.lab.reproduce import (
@@ -160,15 +160,12 @@ def reproduce(
     failures: list[str] = []
     stopped: Interrupted | None = None
     if unfinished and launcher == "slurm":
-        with usage_errors():
-            array = submit(unfinished, root=root, device=device, options=slurm or SlurmOptions())
-        say(
-            f"submitted {len(unfinished)} populations as Slurm job {array.job_id}; log: {array.log}"
+        found = train_on_slurm(
+            unfinished, root=root, device=device, options=slurm, wait=wait, out=out_console
         )
-        if not wait:
-            say("collect with the same command once they are done")
+        if found is None:
             return
-        failures = wait_for(array, out_console)
+        failures = found
     elif unfinished:
         try:
             failures = train_shares(

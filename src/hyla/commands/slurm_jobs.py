@@ -1,50 +1,79 @@
-"""Waiting for Slurm jobs in the terminal."""
+"""Submitting populations to Slurm and waiting for them in the terminal."""
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from hyla.commands.exits import usage_errors
 from hyla.commands.output import table
-from hyla.lab.launch import SlurmArray
+from hyla.lab.launch import SlurmJobs, SlurmOptions, submit
+from hyla.lab.sweep import Share
 from hyla.training.checkpoint import newest_step
 
 
-def wait_for(array: SlurmArray, out: Console) -> list[str]:
-    """Show the array's state until its end; return what went wrong."""
+def train_on_slurm(
+    shares: Sequence[Share],
+    *,
+    root: Path,
+    device: str,
+    options: SlurmOptions | None,
+    wait: bool,
+    out: Console,
+) -> list[str] | None:
+    """Submit what is not in the queue, and wait; return what went wrong, None without a wait."""
+    with usage_errors():
+        jobs = submit(shares, root=root, device=device, options=options or SlurmOptions())
+    new = len(jobs.jobs) - jobs.found
+    lines = [f"submitted {new} populations"] if new else []
+    lines += [f"{jobs.found} are in the queue already"] if jobs.found else []
+    _say(out, f"{', '.join(lines)}: Slurm job {jobs.job_ids}; log: {jobs.log}")
+    if not wait:
+        _say(out, "collect with the same command once they are done")
+        return None
+    return _wait_for(jobs, out)
+
+
+def _say(out: Console, line: str) -> None:
+    out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _wait_for(jobs: SlurmJobs, out: Console) -> list[str]:
+    """Show the jobs' state until their end; return what went wrong."""
     states: list[str] = []
     try:
         if out.is_terminal:
             with Live(console=out, auto_refresh=False) as live:
-                for states in array.watch():
-                    live.update(_jobs(array, states), refresh=True)
+                for states in jobs.watch():
+                    live.update(_jobs(jobs, states), refresh=True)
         else:
             shown = ""
-            for states in array.watch():
+            for states in jobs.watch():
                 counts = ", ".join(f"{n} {state}" for state, n in sorted(Counter(states).items()))
                 if counts != shown:
-                    out.print(f"Slurm job {array.job_id}: {counts}", highlight=False)
+                    _say(out, f"Slurm job {jobs.job_ids}: {counts}")
                 shown = counts
     except KeyboardInterrupt:
-        out.print(
-            f"The jobs go on: the same command collects them, `scancel {array.job_id}` stops them.",
-            highlight=False,
+        _say(
+            out,
+            f"The jobs go on: the same command collects them, `scancel {jobs.job_ids}` stops them.",
         )
         raise
     return [
-        f"{share.path.name}: {array.failure(i)} (see {array.jobs[i].paths.stderr})"
-        for i, share in enumerate(array.shares)
+        f"{share.path.name}: {jobs.failure(i)} (see {jobs.jobs[i].paths.stderr})"
+        for i, share in enumerate(jobs.shares)
         if states[i] != "finished"
     ]
 
 
-def _jobs(array: SlurmArray, states: Sequence[str]) -> Table:
+def _jobs(jobs: SlurmJobs, states: Sequence[str]) -> Table:
     shown = table(
-        f"Slurm job {array.job_id}", "method", "state", "saved step", numeric=("saved step",)
+        f"Slurm job {jobs.job_ids}", "method", "state", "saved step", numeric=("saved step",)
     )
-    for share, state in zip(array.shares, states, strict=True):
+    for share, state in zip(jobs.shares, states, strict=True):
         step = newest_step(share.path) or 0
         shown.add_row(str(share.method), state, f"{step:,} of {share.config.steps:,}")
     return shown

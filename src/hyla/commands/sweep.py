@@ -12,8 +12,8 @@ from rich.table import Table
 from hyla.commands.exits import UnfinishedError, usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import HEADINGS, console, table
-from hyla.commands.slurm_jobs import wait_for
-from hyla.lab.launch import SlurmOptions, submit, train_locally
+from hyla.commands.slurm_jobs import train_on_slurm
+from hyla.lab.launch import SlurmOptions, train_locally
 from hyla.lab.selection import (
     HYPERPARAMETERS,
     best_setting,
@@ -120,15 +120,12 @@ def sweep(
             say=say,
         )
     elif unfinished:
-        with usage_errors():
-            array = submit(unfinished, root=root, device=device, options=slurm or SlurmOptions())
-        say(
-            f"submitted {len(unfinished)} populations as Slurm job {array.job_id}; log: {array.log}"
+        found = train_on_slurm(
+            unfinished, root=root, device=device, options=slurm, wait=wait, out=out_console
         )
-        if not wait:
-            say("collect with the same command once they are done")
+        if found is None:
             return
-        failures = wait_for(array, out_console)
+        failures = found
 
     shares = plan(methods, root, max_population)
     _collect(methods, shares, out / grid.stem, out_console)

@@ -11,6 +11,8 @@ from hyla.lab.selection import Estimate
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
 STATUSES = (REPRODUCED, PARTLY, NOT)
+NO_VERDICT = "smoke scale: not a verdict"
+"""The status of claims where nothing was trained for long enough to judge any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +22,12 @@ class Verdict:
     claim: str
     """The paper's, in its words where possible."""
     status: str
-    """One of `STATUSES`."""
+    """One of `STATUSES`, or `NO_VERDICT`."""
     number: str
     """The numbers that say so."""
 
     def __post_init__(self):
-        if self.status not in STATUSES:
+        if self.status not in (*STATUSES, NO_VERDICT):
             raise ValueError(f"status must be one of {STATUSES}, got {self.status!r}")
 
 

@@ -9,6 +9,7 @@ from hyla.lab.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel
 
 _PANEL_INCHES = (3.6, 3.0)
 _LEVEL_COLOUR = "#666666"
+_MOST_TICKS = 20
 
 
 def write_figure(figure: Figure, path: Path) -> list[Path]:
@@ -66,6 +67,7 @@ def _draw(panel: Panel, axis: Any) -> None:
 def _draw_lines(panel: Lines, axis: Any) -> None:
     named = any(isinstance(x, str) for x in panel.x)
     positions = list(range(len(panel.x))) if named else panel.x
+    course = len(panel.x) > _MOST_TICKS  # of a training, say: a line rather than points
     for line in panel.series:
         axis.errorbar(
             positions,
@@ -73,12 +75,13 @@ def _draw_lines(panel: Lines, axis: Any) -> None:
             yerr=list(line.errors) or None,
             color=line.colour,
             label=line.name,
-            marker="o",
+            marker="" if course else "o",
             markersize=3,
             capsize=2,
             linestyle="--" if line.dashed else "-",
         )
-    axis.set_xticks(positions, [x if named else f"{x:g}" for x in panel.x])
+    if not course:
+        axis.set_xticks(positions, [x if named else f"{x:g}" for x in panel.x])
     _finish(panel, axis)
     axis.set_xlabel(panel.x_label)
 

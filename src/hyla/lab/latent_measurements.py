@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from hyla.lab.grids import METHODS, sweep
 from hyla.lab.measuring import Measurement, Measuring
 from hyla.lab.results import Cell
-from hyla.lab.store import Row
+from hyla.lab.store import Row, untrained_like
 from hyla.latents.capture import record_codes
 from hyla.latents.geometry import (
     cosine_similarities,
@@ -150,14 +149,11 @@ def _similarities(subject: Subject) -> list[Row]:
 
 def decoding(subject: Subject) -> list[Row]:
     """Decode the operation, or its terms, from the codes, and from what else it may be read off."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(subject.seed)
-        untrained = Transformer(subject.model.config).to(subject.measuring.device).eval()
     table = decoding_table(
         subject.model,
         subject.study,
         seed=subject.seed,
-        untrained=untrained,
+        untrained=untrained_like(subject.model, subject.seed),
         pairs=list(subject.study.pairs)[:1],
         instances=subject.measuring.size(smoke=48, laptop=1000, paper=2000),
     )

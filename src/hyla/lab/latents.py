@@ -22,7 +22,7 @@ import torch
 from hyla import __version__
 from hyla._environment import environment, git_commit
 from hyla._errors import check_positive, nearest
-from hyla.lab.store import load_model, read_run
+from hyla.lab.store import load_model, read_run, untrained_like
 from hyla.latents.analysis import TABLES, Analysis
 from hyla.latents.page import write_page
 from hyla.latents.report import write_figures
@@ -72,12 +72,6 @@ class Subject:
             "attention": self.config.model.attention,
             "seed": self.seed,
         }
-
-    def untrained(self) -> Transformer:
-        """Return the network with its initial weights."""
-        model = Transformer(self.config.model)
-        model.reset_parameters(torch.Generator().manual_seed(self.seed))
-        return model.to(next(self.model.parameters()).device).eval()
 
 
 def load_subjects(
@@ -131,7 +125,7 @@ def analyse_subjects(
             subject.model,
             subject.study,
             seed=subject.seed,
-            untrained=subject.untrained(),
+            untrained=untrained_like(subject.model, subject.seed),
             pairs=pairs,
             instances=instances,
         )

@@ -1,5 +1,6 @@
 """Where a sweep's populations train: in this process, or as a Slurm job array."""
 
+import json
 import math
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hyla._files import write_atomically
 from hyla.lab.sweep import Share
 from hyla.training import Interrupted, TrainConfig, train
 from hyla.training.run_directory import RunBusyError
@@ -25,6 +27,8 @@ _SECONDS_FOR_SECOND_SIGNAL = 3.0
 _SECONDS_BETWEEN_LOOKS = 2.0
 # Slurm forgets a job a while after its end, and may fail to answer: do not believe a single look.
 _LOOKS_UNTIL_LOST = 5
+_RECORD = "populations.json"
+"""Run directories, and the jobs that were last submitted for them."""
 
 
 def train_locally(
@@ -103,25 +107,34 @@ class PopulationJob:
         return DelayedSubmission(self, config, root, device)
 
 
-class SlurmArray:
-    """Submitted populations."""
+class SlurmJobs:
+    """Populations in Slurm's queue: submitted now, or found there."""
 
-    def __init__(self, shares: Sequence[Share], jobs: Sequence["submitit.Job[None]"], log: Path):
+    def __init__(
+        self,
+        shares: Sequence[Share],
+        jobs: Sequence["submitit.Job[None]"],
+        log: Path,
+        *,
+        found: int = 0,
+    ):
         self.shares = tuple(shares)
         self.jobs = tuple(jobs)
         self.log = log
         """Folder of the jobs' output."""
+        self.found = found
+        """How many were in the queue already."""
 
     @property
-    def job_id(self) -> str:
-        """The array's number, as squeue and scancel take it."""
-        return self.jobs[0].job_id.split("_")[0]
+    def job_ids(self) -> str:
+        """The arrays' numbers, as scancel takes them."""
+        return " ".join(dict.fromkeys(job.job_id.split("_")[0] for job in self.jobs))
 
     def watch(self) -> Iterator[list[str]]:
         """Yield the state of every job again and again, until all have ended."""
         missing = [0] * len(self.jobs)
         while True:
-            queue = self._queue()
+            queue = _queue()
             states = []
             for i, job in enumerate(self.jobs):
                 if job.paths.result_pickle.exists():
@@ -146,22 +159,26 @@ class SlurmArray:
         trace = str(error).split("-" * 22)[1].strip()
         return trace.splitlines()[-1]
 
-    def _queue(self) -> dict[str, str]:
-        """Return the states of the jobs that wait or run. (sacct would need accounting.)"""
-        answer = subprocess.run(
-            ["squeue", "--noheader", "--array", "--format=%i %T", f"--jobs={self.job_id}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        lines = (line.split() for line in answer.stdout.splitlines())
-        return {job: state.lower() for job, state in lines}
+
+def _queue() -> dict[str, str]:
+    """Return the states of the user's jobs that wait or run. (sacct would need accounting.)"""
+    answer = subprocess.run(
+        ["squeue", "--noheader", "--array", "--format=%i %T", "--me"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = (line.split() for line in answer.stdout.splitlines())
+    return {job: state.lower() for job, state in lines}
 
 
 def submit(
     shares: Sequence[Share], *, root: Path, device: str = "auto", options: SlurmOptions
-) -> SlurmArray:
-    """Submit one job per population, as an array."""
+) -> SlurmJobs:
+    """Submit one job per population, as an array; one that is in the queue is not submitted again.
+
+    Whose job is whose is written to a file beside the jobs' output.
+    """
     try:
         import submitit
         from submitit.core.utils import FailedJobError
@@ -176,15 +193,25 @@ def submit(
     executor.update_parameters(
         job_name="hyla", additional_parameters={"requeue": True}, **parameters
     )
+    record = log / _RECORD
+    submitted: dict[str, str] = json.loads(record.read_bytes()) if record.exists() else {}
+    queue = _queue()
+    waiting = [share for share in shares if submitted.get(share.path.name) in queue]
+    new = [share for share in shares if submitted.get(share.path.name) not in queue]
+    jobs: Sequence[submitit.Job[None]] = []
     try:
-        jobs = executor.map_array(
-            PopulationJob(),
-            [share.config for share in shares],
-            repeat(root.absolute()),
-            repeat(device),
-        )
+        if new:
+            jobs = executor.map_array(
+                PopulationJob(),
+                [share.config for share in new],
+                repeat(root.absolute()),
+                repeat(device),
+            )
     except FailedJobError as error:
         raise ValueError(
             f"Slurm refused the jobs: {str(error).strip().splitlines()[-1]}"
         ) from error
-    return SlurmArray(shares, jobs, log)
+    names = {share.path.name: job.job_id for share, job in zip(new, jobs, strict=True)}
+    write_atomically(record, json.dumps(submitted | names, indent=1).encode())
+    found = [submitit.SlurmJob[None](log, submitted[share.path.name]) for share in waiting]
+    return SlurmJobs([*waiting, *new], [*found, *jobs], log, found=len(found))

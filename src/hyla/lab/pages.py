@@ -5,16 +5,16 @@ import html
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict
+from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED, STATUSES, Verdict
 from hyla.lab.drawing import Table
 from hyla.lab.report import Section, build, counts
 
 _TITLE = "Attention as a Hypernetwork: ours beside the paper's"
 _SMOKE = (
     "Smoke scale: seconds of training. These numbers only show that everything runs; "
-    "verdicts mean nothing here."
+    "nothing is judged here."
 )
-_COLOURS = {REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e"}
+_COLOURS = {REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e", NO_VERDICT: "#777"}
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em;
        color: #222; }
@@ -74,7 +74,7 @@ def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
         lines += [_count_line(own), ""]
         judged = [(s, v) for s in own for v in s.verdicts]
         if judged:
-            rows = [(s.experiment.name, v.claim, f"**{v.status}**", v.number) for s, v in judged]
+            rows = [(s.experiment.name, v.claim, _status(v), v.number) for s, v in judged]
             table = Table(columns=["", "claim of the paper", "verdict", "measured"], rows=rows)
             lines += [*_markdown_table(table), ""]
         for section in own:
@@ -89,6 +89,10 @@ def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
                     lines += [*_markdown_table(table), ""]
             lines += [f"_{section.origin}_", ""]
     return "\n".join(lines)
+
+
+def _status(verdict: Verdict) -> str:
+    return f"**{verdict.status}**" if verdict.status in STATUSES else verdict.status
 
 
 def _markdown_table(table: Table) -> list[str]:

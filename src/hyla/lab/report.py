@@ -3,6 +3,7 @@
 Nothing here trains or measures. Each setting is reported by itself, the paper's own first.
 """
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyla.lab.claims import STATUSES, Verdict, percent
+from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict, percent
 from hyla.lab.drawing import Figure, Table
 from hyla.lab.experiment import Experiment
 from hyla.lab.registry import NAMES, load
@@ -83,9 +84,16 @@ def _section(experiment: Experiment, results: Results) -> Section:
         figure=experiment.figure(results),
         table=experiment.table(results),
         models=_models_table(experiment, results),
-        verdicts=experiment.verdicts(results),
+        verdicts=_verdicts(experiment, results),
         origin=_origin(results),
     )
+
+
+def _verdicts(experiment: Experiment, results: Results) -> list[Verdict]:
+    verdicts = experiment.verdicts(results)
+    if results.setting.scale != "smoke":
+        return verdicts
+    return [dataclasses.replace(verdict, status=NO_VERDICT) for verdict in verdicts]
 
 
 def _models_table(experiment: Experiment, results: Results) -> Table | None:

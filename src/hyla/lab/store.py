@@ -99,6 +99,13 @@ def load_model(
     return model.to(device).eval(), config
 
 
+def untrained_like(model: Transformer, seed: int) -> Transformer:
+    """Return a network of the same shape, on the same device, as `seed` initialises it."""
+    initial = Transformer(model.config)
+    initial.reset_parameters(torch.Generator().manual_seed(seed))
+    return initial.to(next(model.parameters()).device).eval()
+
+
 def shared_settings(config: Mapping[str, Any]) -> str:
     """Return a fingerprint of everything in a config tree but its members."""
     return fingerprint({name: value for name, value in config.items() if name != "members"})

@@ -128,4 +128,6 @@ def objective_of(task: Task) -> Objective:
         return Classification(
             task.num_queries, task.config.rules, num_distractors=task.config.num_distractors
         )
-    raise ValueError(f"no objective is known for {type(task).__name__}; pass one explicitly")
+    raise ValueError(
+        f"no objective is known for {type(task).__name__}; pass Population(objective=...)"
+    )

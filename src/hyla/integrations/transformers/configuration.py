@@ -1,10 +1,24 @@
 """`HylaConfig`: our decoder in the terms of transformers."""
 
+import difflib
 from typing import Any
 
 from transformers import PreTrainedConfig
 
 from hyla.nn import TransformerConfig
+
+# What `TransformerConfig` calls the fields of `HylaConfig` that make up a model.
+_FIELDS = {
+    "input_dim": "vocab_size",
+    "embed_dim": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "mlp_dim": "intermediate_size",
+    "sequence_length": "max_position_embeddings",
+    "attention": "attention",
+    "feed_forward": "feed_forward",
+    "tied": "tie_word_embeddings",
+}
 
 
 class HylaConfig(PreTrainedConfig):
@@ -25,24 +39,32 @@ class HylaConfig(PreTrainedConfig):
     use_cache: bool = True
     bos_token_id: int | None = 2
     eos_token_id: int | None = 2
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **more: Any):
+        """Refuse what looks like a wrong name of a field.
+
+        transformers keeps any other name, without effect: configs carry things along.
+        """
+        meant = {name: name for name in _FIELDS.values()} | _FIELDS
+        for name in more:
+            close = difflib.get_close_matches(name, meant, n=1, cutoff=0.75)
+            if close:
+                raise TypeError(
+                    f"HylaConfig has no field {name!r} (did you mean {meant[close[0]]!r}?)"
+                )
+        super().__post_init__(**more)
 
     def to_transformer_config(self) -> TransformerConfig:
         """Return the config of the `Transformer` inside."""
+        own = {name: getattr(self, field) for name, field in _FIELDS.items()}
         return TransformerConfig(
-            input_dim=self.vocab_size,
+            **own,
             output_dim=self.vocab_size,
-            sequence_length=self.max_position_embeddings,
-            embed_dim=self.hidden_size,
             qk_dim=self.hidden_size,
             v_dim=self.hidden_size,
-            mlp_dim=self.intermediate_size,
-            num_heads=self.num_attention_heads,
-            num_layers=self.num_hidden_layers,
-            attention=self.attention,
-            feed_forward=self.feed_forward,
             inputs="tokens",
             positions="rotary",
-            tied=self.tie_word_embeddings,
             causal=True,
         )
 
@@ -51,18 +73,8 @@ class HylaConfig(PreTrainedConfig):
         """Return the config of a `Transformer` trained elsewhere; `more` are fields of this one."""
         if not isinstance(config.attention, str):
             raise ValueError("HylaConfig names attention as a preset, it holds no AttentionSpec")
-        made = cls(
-            vocab_size=config.input_dim,
-            hidden_size=config.embed_dim,
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
-            intermediate_size=config.mlp_dim,
-            max_position_embeddings=config.sequence_length,
-            attention=config.attention,
-            feed_forward=config.feed_forward,
-            tie_word_embeddings=config.tied,
-            **more,
-        )
+        own = {field: getattr(config, name) for name, field in _FIELDS.items()}
+        made = cls(**own, **more)
         if made.to_transformer_config() != config:
             raise ValueError(
                 "HylaConfig describes causal decoders of tokens with rotary positions, and heads "

@@ -38,6 +38,30 @@ class HylaModel(PreTrainedModel):
         if isinstance(module, Transformer):
             module.reset_parameters()
 
+    def get_correct_attn_implementation(
+        self, requested_attention: str | None, is_init_check: bool = False
+    ) -> str:
+        """Refuse all names but the one that stands for a model's own attention, as ours is."""
+        if requested_attention not in (None, "eager"):
+            raise ValueError(
+                f"{type(self).__name__} attends by what its config calls attention, which is "
+                f"{self.config.attention!r}, and attn_implementation={requested_attention!r} would "
+                "have no effect: leave it out. A model of another kind is made, and trained, with "
+                "HylaConfig(attention=...)."
+            )
+        return super().get_correct_attn_implementation("eager", is_init_check)
+
+    def set_attn_implementation(
+        self, attn_implementation: str | dict, allow_all_kernels: bool = False
+    ) -> None:
+        """Refuse all names but "eager", of which transformers would change nothing."""
+        for name in (
+            attn_implementation.values()
+            if isinstance(attn_implementation, dict)
+            else [attn_implementation]
+        ):
+            self.get_correct_attn_implementation(name)
+
     def get_input_embeddings(self) -> nn.Module:
         """The token embedding."""
         return self.transformer.embedding

@@ -1,6 +1,5 @@
 """Beyond the paper: does the code cause the operation? Give a network another rule's code."""
 
-import statistics
 from collections.abc import Sequence
 
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict
@@ -11,6 +10,7 @@ from hyla.lab.latent_panels import matrix, methods_in, rows_of
 from hyla.lab.panels import label_of
 from hyla.lab.results import Results
 from hyla.lab.store import Row
+from hyla.latents.confidence import Interval, wilson_interval
 
 # To each code that is put in, the control: as likely by its size and values, but meaningless.
 _CONTROLS = {
@@ -58,29 +58,38 @@ def _in_all_layers(results: Results, method: str, code: str) -> list[Row]:
     return [row for row in rows if (row["first_layer"], row["last_layer"]) == widest]
 
 
-def _mean(rows: Sequence[Row], name: str) -> float | None:
-    values = [row[name] for row in rows if row.get(name) is not None]
-    return statistics.fmean(values) if values else None
+def _pooled(rows: Sequence[Row], name: str) -> Interval | None:
+    """Return the rate over the instances of all rows, with its 95 % interval."""
+    known = [row for row in rows if row.get(f"{name}_rate") is not None]
+    trials = sum(row["instances"] for row in known)
+    hits = sum(round(row[f"{name}_rate"] * row["instances"]) for row in known)
+    return wilson_interval(hits, trials) if trials else None
+
+
+def _text(rate: Interval | None) -> str:
+    if rate is None:
+        return ""
+    return f"{100 * rate.value:.1f} ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
 
 
 def _table(results: Results) -> Table | None:
     measured = rows_of(results, what="table")
     rates = {
-        "donor_rate": "follows the donor's rule (%)",
-        "stay_rate": "stays (%)",
-        "copy_rate": "gives the donor's own answer (%)",
+        "donor": "follows the donor's rule (%)",
+        "stay": "stays (%)",
+        "copy": "gives the donor's own answer (%)",
     }
     rows = []
     for method in methods_in(measured):
         for code in dict.fromkeys(row["code"] for row in measured):
             own = _in_all_layers(results, method, code)
-            means = [_mean(own, rate) for rate in rates]
-            if means[0] is not None:
-                texts = ["" if mean is None else f"{100 * mean:.1f}" for mean in means]
+            pooled = [_pooled(own, rate) for rate in rates]
+            if pooled[0] is not None:
                 counted = sum(row["instances"] for row in own)
-                rows.append([label_of(method), code, *texts, str(counted)])
+                rows.append([label_of(method), code, *map(_text, pooled), str(counted)])
     columns = ["attention", "code put in", *rates.values(), "instances"]
-    return Table(columns=columns, rows=rows) if rows else None
+    note = "With 95 % intervals (Wilson's)."
+    return Table(columns=columns, rows=rows, note=note) if rows else None
 
 
 def _verdicts(results: Results) -> list[Verdict]:
@@ -88,20 +97,20 @@ def _verdicts(results: Results) -> list[Verdict]:
     for method in methods_in(rows_of(results, what="table")):
         for code, control in _CONTROLS.items():
             follows, by_chance = (
-                _mean(_in_all_layers(results, method, kind), "donor_rate")
-                for kind in (code, control)
+                _pooled(_in_all_layers(results, method, kind), "donor") for kind in (code, control)
             )
             if follows is None or by_chance is None:
                 continue
-            lead = follows - by_chance
-            status = REPRODUCED if lead > _CLEARLY else PARTLY if lead > 0 else NOT
+            more = follows.low > by_chance.high
+            clearly = more and follows.value - by_chance.value > _CLEARLY
             verdicts.append(
                 Verdict(
                     claim="The latent code specifies the operation: with another rule's code "
                     f"({code}) the network follows that rule ({method}).",
-                    status=status,
-                    number=f"{100 * follows:.1f} % follow it, {100 * by_chance:.1f} % with its "
-                    f"heads permuted (reproduced: {100 * _CLEARLY:.0f} more)",
+                    status=REPRODUCED if clearly else PARTLY if more else NOT,
+                    number=f"{_text(follows)} % follow it, {_text(by_chance)} % with its heads "
+                    f"permuted (partly: more, by the intervals; reproduced: {100 * _CLEARLY:.0f} "
+                    "more)",
                 )
             )
     return verdicts

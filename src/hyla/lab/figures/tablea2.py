@@ -8,6 +8,7 @@ from hyla.lab.paper import TABLE_A2
 from hyla.lab.results import Results
 from hyla.lab.selection import Estimate
 from hyla.lab.store import Row
+from hyla.latents.confidence import wilson_interval
 from hyla.tasks.sraven import SravenConfig, audit
 
 _CRITERIA = {
@@ -28,7 +29,10 @@ def _measure(measuring: Measuring) -> list[Row]:
 
 
 def _estimate(row: Row, criterion: str) -> Estimate:
-    return Estimate(row[criterion], row[f"{criterion}_se"])
+    """Return a fraction of the instances; its error, by Wilson's interval, is not 0 if it is."""
+    trials = row["instances"]
+    rate, low, high = wilson_interval(round(row[criterion] * trials), trials)
+    return Estimate(rate, (high - low) / (2 * 1.96))
 
 
 def _table(results: Results) -> Table | None:
@@ -53,7 +57,8 @@ def _table(results: Results) -> Table | None:
 
 
 def _text(value: Estimate) -> str:
-    return f"{value.mean:.4f} ± {value.standard_error:.4f}"
+    digits = 4 if value.standard_error > 5e-5 else 6
+    return f"{value.mean:.{digits}f} ± {value.standard_error:.{digits}f}"
 
 
 def _verdicts(results: Results) -> list[Verdict]:

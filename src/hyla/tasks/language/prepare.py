@@ -104,6 +104,7 @@ def prepare(
         return corpus
     journal = _Journal.open(out, identity)
     chosen = _tokenizer(out, given, train, settings, on_progress)
+    journal.begin(chosen)
     with EncodingPool(chosen, workers) as pool:
         preparation = _Preparation(out, pool, chosen.vocab_size, settings, journal, on_progress)
         if validation is not None:
@@ -136,9 +137,15 @@ class _Journal:
         if out.exists() and any(out.iterdir()):
             raise CorpusError(f"{out} is not empty and holds no corpus; choose another folder")
         out.mkdir(parents=True, exist_ok=True)
-        journal = cls(path, {"identity": identity, "read": {}, "splits": {}})
-        write_json(path, journal.content)
-        return journal
+        return cls(path, {"identity": identity, "read": {}, "splits": {}})
+
+    def begin(self, tokenizer: Tokenizer) -> None:
+        """Write what a preparation starts with: nothing, before its tokenizer could be made."""
+        if not self.path.exists():
+            write_json(self.path, self.content)
+        kept = self.path.parent / TOKENIZER
+        if not kept.exists():
+            write_atomically(kept, tokenizer.model)
 
     def position(self, source: str) -> Position | None:
         """Where to go on reading; None if the source is finished."""
@@ -243,7 +250,6 @@ def _tokenizer(
     if given is None:
         on_progress(Progress("training the tokenizer", None, None, 0))
         given = train_tokenizer(train.sample(SAMPLE_SIZE), settings.vocab_size)
-    write_atomically(path, given.model)
     return given
 
 
@@ -284,5 +290,5 @@ def _check_same(wanted: Any, found: Any, out: Path, holds: str) -> None:
     different = [key for key in wanted if json.loads(json.dumps(wanted[key])) != found.get(key)]
     raise CorpusError(
         f"{out} {holds} made from other input ({', '.join(different)} differ); "
-        "use the same files and settings, or another folder"
+        "use the same files and settings, choose another folder, or delete this one"
     )

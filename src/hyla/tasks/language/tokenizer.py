@@ -113,11 +113,18 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int = VOCAB_SIZE) -> T
 
 
 def _explained(error: str, vocab_size: int) -> str:
-    limit = re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", error)
-    if limit:
+    largest = re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", error)
+    if largest:
         return (
-            f"a vocabulary of {vocab_size:,} is too large for this corpus, which has at most "
-            f"{int(limit[1]):,} pieces; choose a smaller vocab_size or more text"
+            f"a vocabulary of {vocab_size:,} is too large for this corpus, which has only "
+            f"{int(largest[1]):,} pieces: give --vocab-size {largest[1]} (vocab_size) or less, "
+            "or more text"
+        )
+    smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", error)
+    if smallest:
+        return (
+            f"a vocabulary of {vocab_size:,} is too small for the bytes and the characters of this "
+            f"corpus: give --vocab-size {smallest[1]} (vocab_size) or more"
         )
     return f"SentencePiece cannot train a tokenizer with vocab_size {vocab_size}: {error}"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hyla.tasks.sraven.config import DISTRACTOR, SravenConfig
-from hyla.tasks.sraven.generator import Sraven
+from hyla.tasks.sraven.generator import Sraven, SravenSampler
 
 Panel: TypeAlias = tuple[int, ...]
 
@@ -69,16 +69,25 @@ class Problems:
         self._sampler = Sraven(config).sampler(split, seeds=[seed], batch_size=1)
 
     def __getitem__(self, index: int) -> Problem:
-        panels, rules, permutations = self._sampler.instances(index)
-        return Problem(
-            config=self._config,
-            split=self._split,
-            seed=self._seed,
-            index=index,
-            panels=tuple(tuple(map(tuple, row)) for row in panels[0, 0].tolist()),
-            rules=tuple(self._config.label_names[number] for number in rules[0, 0].tolist()),
-            permutations=tuple(map(tuple, permutations[0, 0].tolist())),
+        return problem_of(
+            self._sampler, index, config=self._config, split=self._split, seed=self._seed
         )
+
+
+def problem_of(
+    sampler: SravenSampler, index: int, *, config: SravenConfig, split: str, seed: int
+) -> Problem:
+    """Instance number `index` of a sampler of single instances; the rest is its address."""
+    panels, rules, permutations = sampler.instances(index)
+    return Problem(
+        config=config,
+        split=split,
+        seed=seed,
+        index=index,
+        panels=tuple(tuple(map(tuple, row)) for row in panels[0, 0].tolist()),
+        rules=tuple(config.label_names[number] for number in rules[0, 0].tolist()),
+        permutations=tuple(map(tuple, permutations[0, 0].tolist())),
+    )
 
 
 def is_permuted(split: str) -> bool:

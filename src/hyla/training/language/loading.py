@@ -25,6 +25,9 @@ class LoadedModel(NamedTuple):
 def load_language_model(run: Path | str, device: torch.device | str = "auto") -> LoadedModel:
     """Load the newest checkpoint of a run, finished or not. Needs SentencePiece."""
     run = Path(run)
+    if not (run / "config.json").is_file():
+        reason = "it holds no config.json" if run.exists() else "it does not exist"
+        raise RunDirectoryError(f"{run} is not the directory of a language run: {reason}")
     try:
         tree = json.loads((run / "config.json").read_bytes())
         if tree.get("task_name") != "language":

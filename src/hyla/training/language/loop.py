@@ -88,6 +88,7 @@ def train_language(
             stack.callback(sink.close)
         try:
             training = _Training(config, corpus, run, execution, ranks, stop, progress, open_sinks)
+            stack.callback(training.steps.model.release)
             with matmul_precision(config.precision):
                 return training.run_all(path, fingerprint)
         except torch.cuda.OutOfMemoryError as error:

@@ -87,6 +87,15 @@ class ParallelModel:
         """Return the loss on a rank's tokens, as `LanguageModel.forward`."""
         return (self._replicas or self.model)(tokens)
 
+    def release(self) -> None:
+        """Let go of the ranks' process group; the model cannot be trained afterwards.
+
+        DDP's reducer does not give up Python's global lock when it frees the group as its last
+        owner, and a thread of gloo that has to end first may be waiting for that lock: for ever.
+        """
+        if self._replicas is not None:
+            del self._replicas.reducer, self._replicas.logger
+
     @contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
         """Exchange gradients between the ranks after the last part of a batch alone."""

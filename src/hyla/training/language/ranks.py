@@ -54,8 +54,6 @@ class Ranks:
         # After an error the others may be gone, and leaving politely would wait for them.
         together = kind is None or issubclass(kind, Interrupted)
         if self._started and together:
-            # The first rank keeps the store: it must not be gone while another still listens.
-            dist.barrier()
             dist.destroy_process_group()
 
     def sum(self, tensor: Tensor) -> Tensor:
