@@ -4,7 +4,7 @@ typedef unsigned short Half;
 typedef unsigned Pair;
 
 static float half_value(Half x) {
-#if FLOAT16
+#if KIND == 1
     _Float16 y;
     memcpy(&y, &x, 2);
     return static_cast<float>(y);
@@ -14,7 +14,7 @@ static float half_value(Half x) {
 }
 
 static Half half_bits(float x) {
-#if FLOAT16
+#if KIND == 1
     const _Float16 y = static_cast<_Float16>(x);
     Half bits;
     memcpy(&bits, &y, 2);

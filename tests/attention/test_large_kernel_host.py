@@ -13,10 +13,13 @@ import torch
 from kernel_host import HostBuilds
 
 from hyla.attention import AttentionSpec, attention
-from hyla.attention.kernels import decode, large_head
+from hyla.attention.dispatch import try_fused
+from hyla.attention.kernels import choice, decode, large_head
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import choose_kernel, fused_attention
 from hyla.attention.kernels.packing import Packing
+from hyla.attention.kernels.plain_plan import PlainPlan
+from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None or not sys.platform.startswith("linux"),
@@ -79,6 +82,17 @@ CASES = [
     Case(16, 64, 18, 18, causal=True, padding=True, B=2),
     Case(24, 32, 10, 20, phi="gelu_tanh"),
     Case(1, 24, 5, 3, causal=True, normalisation="none"),
+    # Too wide for tensor cores, or float32: plain arithmetic.
+    Case(32, 64, 9, 11, causal=True),
+    Case(16, 128, 5, 9, padding=True, deterministic=True, dtype=torch.float16),
+    Case(32, 128, 3, 5),
+    Case(8, 64, 40, 20, causal=True, dtype=torch.float32),
+    Case(8, 64, 20, 40, B=2, biases=1, padding=True, deterministic=True, dtype=torch.float32),
+    Case(3, 32, 9, 18, B=2, biases=2, causal=True, phi="gelu", dtype=torch.float32),
+    Case(12, 80, 17, 36, causal=True, normalisation="none", dtype=torch.float32),
+    Case(24, 80, 9, 9, phi="gelu_tanh", dtype=torch.float32),
+    Case(64, 32, 9, 6, phi="identity", dtype=torch.float32),
+    Case(1, 24, 2, 1, normalisation="none", dtype=torch.float32),
 ]
 
 
@@ -135,9 +149,14 @@ def test_output_and_gradients(case):
     inputs, padding, upstream = draw(case)
     want = with_gradients(exact, case, inputs, padding, upstream, torch.float64)
     got = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
-    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
+    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-20}[case.dtype]
     for name, ours, truth in zip(("output", "dq", "dk", "dv", "dbias"), got, want, strict=False):
         assert relative_error(ours, truth) < 2 * unit, name
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 15, 16, 17, 36, 63, 96, 127])
+def test_every_length_in_plain_arithmetic(tokens):
+    test_output_and_gradients(Case(3, 32, tokens, tokens, causal=True, dtype=torch.float32))
 
 
 @pytest.mark.parametrize("keys", [16, 32])
@@ -145,7 +164,7 @@ def test_output_and_gradients(case):
 def test_every_plan_computes_the_same(queries, keys):
     case = Case(8, 32, 70, 40, causal=True)
     (q, k, v, _), _, _ = draw(case)
-    plan = large_head.Plan(queries=queries, keys=keys, warps=queries // 16 * 2)
+    plan = TensorCorePlan(queries=queries, keys=keys, warps=queries // 16 * 2)
     given = (q, k, v, None, None, None, case.formula)
     got = large_head.forward(*given, plan=plan)
     torch.testing.assert_close(got, large_head.forward(*given))
@@ -160,8 +179,9 @@ def test_relu_where_all_hidden_units_of_a_pair_agree():
     assert relative_error(got, want) < 2**-7
 
 
-def test_packed_sequences_do_not_see_each_other():
-    case = Case(8, 32, 37, 37, causal=True)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_packed_sequences_do_not_see_each_other(dtype):
+    case = Case(8, 32, 37, 37, causal=True, dtype=dtype)
     (q, k, v, _), _, upstream = draw(case)
     starts = torch.tensor([0, 5, 5, 22, 37], dtype=torch.int32)
     leaves = [x.requires_grad_() for x in (q, k, v)]
@@ -197,6 +217,17 @@ def test_masks_and_biases_of_any_stride():
             for b, p in (whole, expanded)
         )
         assert torch.equal(got, expected)
+
+
+def test_padded_tokens_may_hold_anything_in_plain_arithmetic():
+    case = Case(8, 32, 12, 20, B=2, causal=True, padding=True, dtype=torch.float32)
+    inputs, padding, upstream = draw(case)
+    padding[0] = False
+    clean = with_gradients(fused, case, inputs, padding, upstream, torch.float32)
+    q, k, v, _ = inputs
+    k, v = (x.masked_fill(~padding[:, :, None, None], float("nan")) for x in (k, v))
+    dirty = with_gradients(fused, case, (q, k, v, None), padding, upstream, torch.float32)
+    torch.testing.assert_close(dirty, clean, rtol=0, atol=0)
 
 
 def test_float16_gradients_stay_finite_where_the_reference_is():
@@ -253,10 +284,11 @@ def test_no_batch_at_all():
     assert output.shape == q.shape
 
 
-def test_strided_and_expanded_inputs():
-    case = Case(8, 32, 18, 18)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_strided_and_expanded_inputs(dtype):
+    case = Case(8, 32, 18, 18, dtype=dtype)
     generator = torch.Generator().manual_seed(1)
-    packed = torch.randn(2, 18, 3, 8, 32, generator=generator).to(torch.bfloat16)
+    packed = torch.randn(2, 18, 3, 8, 32, generator=generator).to(dtype)
     q, k, v = packed.unbind(2)
     heads_first = q.transpose(1, 2).contiguous().transpose(1, 2)
     expected = fused(case, *(x.contiguous() for x in (q, k, v)), None, None)
@@ -298,24 +330,53 @@ def test_shared_memory_is_what_the_kernel_counts(builds):
     assert {0, 1, 2} <= names
 
 
+def test_rows_too_wide_for_tensor_cores_take_plain_arithmetic():
+    def plans(heads, width, dtype=torch.bfloat16):
+        q = torch.zeros(1, 4, heads, width, dtype=dtype)
+        return [type(large_head.choose_plan(name, q)) for name in ("forward", "query", "key")]
+
+    assert plans(16, 64) == [TensorCorePlan] * 3
+    assert plans(32, 64) == [TensorCorePlan, PlainPlan, PlainPlan]
+    assert plans(32, 128) == [PlainPlan] * 3
+    assert plans(8, 64, torch.float32) == [PlainPlan] * 3
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_auto_leaves_what_no_gpu_has_measured(compiled, monkeypatch):
+    measured = [{"kernel": "large_head", "dtype": "bfloat16", "T": 9, "H": 8, "D": 32}]
+    measured[0] |= {"fused_ms": 1, "reference_ms": 2}
+    monkeypatch.setattr(choice, "_table", lambda: measured)
+    case = Case(8, 32, 9, 9)
+    (q, k, v, _), _, _ = draw(case)
+
+    def attend(q, k, v, if_faster):
+        options = {"spec": case.spec, "scale": SCALE, "eps": EPS, "causal": False}
+        result = try_fused(q, k, v, if_faster=if_faster, **options)
+        return result if isinstance(result, torch.Tensor) else torch.full((), float("nan"))
+
+    torch.compiler.reset()
+    if compiled:
+        attend = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    assert attend(q, k, v, True).isfinite().all()
+    assert attend(*(x.float() for x in (q, k, v)), True).isnan()
+    assert attend(*(x.float() for x in (q, k, v)), False).isfinite().all()
+
+
 def test_large_shapes_that_do_not_fit_say_so():
-    q = torch.zeros(1, 4, 32, 128, dtype=torch.bfloat16, requires_grad=True)
-    formula = Case(32, 128, 4, 4).formula
-    reason = large_head.why_unsupported(q, q, q, None, None, None, formula)
-    assert reason is not None
-    assert "shared memory" in reason
-    with torch.no_grad():
-        assert (
-            large_head.why_unsupported(q[:, :, :16], *[q[:, :, :16]] * 2, *[None] * 3, formula)
-            is None
-        )
+    formula = Case(64, 128, 4, 4).formula
+    for heads, fits in ((64, False), (32, True)):
+        q = torch.zeros(1, 4, heads, 128, dtype=torch.bfloat16, requires_grad=True)
+        reason = large_head.why_unsupported(q, q, q, None, None, None, formula)
+        assert (reason is None) == fits
+    with pytest.raises(ValueError, match="64 heads of D = 128 do not fit"):
+        fused_attention("large_head", *[torch.zeros(1, 4, 64, 128)] * 3, formula=formula)
 
 
 @pytest.mark.parametrize(
     ("message", "change"),
     [
-        ("up to 32 heads", {"q": torch.zeros(1, 4, 33, 32, dtype=torch.bfloat16)}),
-        ("bfloat16 or float16", {"q": torch.zeros(1, 4, 8, 32)}),
+        ("up to 64 heads", {"q": torch.zeros(1, 4, 65, 32, dtype=torch.bfloat16)}),
+        ("bfloat16, float16 or float32", {"q": torch.zeros(1, 4, 8, 32).double()}),
         ("'softmax'", {"formula": replace(Case(8, 32, 4, 4).formula, normalisation="softmax")}),
         ("'linear'", {"formula": replace(Case(8, 32, 4, 4).formula, value="linear")}),
     ],

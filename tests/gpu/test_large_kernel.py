@@ -16,6 +16,7 @@ from kernel_checks import (
 from hyla.attention import attention, packed_attention
 from hyla.attention.kernels import large_head
 from hyla.attention.kernels.formula import PHIS
+from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
 
 pytestmark = [
     pytest.mark.gpu,
@@ -237,7 +238,7 @@ def test_every_plan_computes_the_same(queries, keys, monkeypatch):
     tensors = [normal(2, 100, 8, 64, dtype=torch.bfloat16) for _ in "qkv"]
     expected = fused(*tensors, causal=True, **HYLA)
     warps = min(8, queries // 16 * 4)
-    plan = large_head.Plan(queries=queries, keys=keys, warps=warps)
+    plan = TensorCorePlan(queries=queries, keys=keys, warps=warps)
     monkeypatch.setattr(large_head, "choose_plan", lambda *_: plan)
     with torch.no_grad():
         got = fused(*tensors, causal=True, **HYLA)

@@ -61,7 +61,7 @@ def try_fused(
         return f"of masks only key padding [B, 1, 1, Tk] and causal, not {tuple(mask.shape)}"
 
     # Here and not above: the reference path must import without ctypes, CUDA or a compiler.
-    from hyla.attention.kernels.choice import is_worth_it
+    from hyla.attention.kernels.choice import why_not_worth_it
     from hyla.attention.kernels.formula import Formula
     from hyla.attention.kernels.ops import choose_kernel, fused_attention
 
@@ -85,8 +85,9 @@ def try_fused(
     kernel, reason = choose_kernel(q, k, v, **arguments)
     if kernel is None:
         return reason
-    if if_faster and not torch.compiler.is_compiling() and not is_worth_it(kernel, q, k):
-        return f"the {kernel} kernel was measured to be slower at such shapes"
+    reason = why_not_worth_it(kernel, q, k) if if_faster else None
+    if reason is not None:
+        return reason
     return fused_attention(kernel, q, k, v, **arguments)
 
 

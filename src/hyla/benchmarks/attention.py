@@ -1,12 +1,13 @@
 """Fused HYLA beside PyTorch's fused softmax and beside compiled einsums, on one GPU.
 
-Causal, bfloat16. Nothing is timed before output and gradients agree with float64. Softmax is the
-faster of PyTorch's flash and cuDNN kernels. `reference_ms` is the library's own reference path: the
-rows that have it are what backend "auto" goes by (`hyla.attention.kernels.choice`).
+Causal, bfloat16 unless a row says float32. Nothing is timed before output and gradients agree with
+float64. Softmax is the fastest of PyTorch's fused kernels. `reference_ms` is the library's own
+reference path: the rows that have it are what backend "auto" goes by
+(`hyla.attention.kernels.choice`).
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,13 +16,19 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hyla.attention import attention
+from hyla.attention.kernels import large_head
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import PRESETS
 from hyla.benchmarks.clock import microseconds, peak_mebibytes, time_both
 
 # Products of 2 B T² H D operations, half of them masked: forward 3; backward 8 that are needed.
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 3, 8
+ROUNDING = {"bfloat16": 2e-3, "float32": 4e-6}
 LONGEST_EINSUM = 1024  # [B, T, T, D] has to fit
+SOFTMAX = {
+    "bfloat16": (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION),
+    "float32": (SDPBackend.EFFICIENT_ATTENTION,),  # the others have no float32
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Shape:
     T: int
     H: int
     D: int
+    dtype: str = "bfloat16"
 
     @property
     def operations(self) -> float:
@@ -39,12 +47,14 @@ class Shape:
         return self.B * self.T * self.T * self.H * self.D
 
 
-HEADS = [
+COMPILED = [  # einsums take long to compile, so not everywhere
     Shape(8, 1024, 8, 64),
     Shape(8, 1024, 16, 64),
-    Shape(8, 1024, 4, 64),
-    Shape(8, 1024, 32, 32),
+    Shape(8, 1024, 32, 64),
+    Shape(8, 1024, 16, 128),
+    Shape(8, 1024, 8, 64, "float32"),
 ]
+HEADS = [*COMPILED, Shape(8, 1024, 4, 64), Shape(8, 1024, 32, 32)]
 LENGTHS = [Shape(max(1, 8192 // T), T, 8, 64) for T in (256, 512, 2048, 4096, 8192, 16384, 32768)]
 SHORT = [Shape(8, T, 8, 64) for T in (8, 32, 128)]
 DECODE = [Shape(8, T, 8, 64) for T in (1024, 4096, 16384, 32768)]
@@ -56,7 +66,7 @@ def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
         raise SystemExit("hyla bench attention measures GPU kernels: it needs a CUDA device")
     torch.manual_seed(0)
     for shape in (*HEADS, *LENGTHS, *SHORT):
-        _check(Shape(2, min(shape.T, 200), shape.H, shape.D))
+        _check(replace(shape, B=2, T=min(shape.T, 200)))
         yield from _train_rows(shape)
     for shape in DECODE:
         yield _decode_row(shape)
@@ -79,7 +89,7 @@ def _softmax(backend: SDPBackend) -> Callable[..., Tensor]:
 
 
 def _einsums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Compute in bfloat16 throughout, as one would write it; compiled by the caller."""
+    """Compute in the dtype of q throughout, as one would write it; compiled by the caller."""
     scores = torch.einsum("bqhd,bkhd->bhqk", q * q.shape[-1] ** -0.5, k).tril()
     mean = scores.float().square().mean(1, keepdim=True)
     code = (scores * (mean + 1e-6).rsqrt()).to(q.dtype)
@@ -90,7 +100,7 @@ def _einsums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def _draw(shape: Shape, *, heads_first: bool = False) -> list[Tensor]:
     B, T, H, D = shape.B, shape.T, shape.H, shape.D
     size = (B, H, T, D) if heads_first else (B, T, H, D)
-    leaves = [torch.randn(size, device="cuda", dtype=torch.bfloat16) for _ in "qkv"]
+    leaves = [torch.randn(size, device="cuda", dtype=getattr(torch, shape.dtype)) for _ in "qkv"]
     return [x.requires_grad_() for x in leaves]
 
 
@@ -109,32 +119,33 @@ def _check(shape: Shape) -> None:
     ]
     for name, want, mine, other in zip(("output", "dq", "dk", "dv"), *results, strict=True):
         error, allowed = ((x.double() - want).norm() / want.norm() for x in (mine, other))
-        if not error <= 2 * allowed + 2e-3:
+        if not error <= 2 * allowed + ROUNDING[shape.dtype]:
             raise SystemExit(f"{shape}: {name} is off by {error:.1e}, einsums by {allowed:.1e}")
 
 
 def _train_rows(shape: Shape) -> Iterator[dict[str, Any]]:
     leaves = _draw(shape)
     ours, memory = time_both(_hyla, leaves), peak_mebibytes(_hyla, leaves)
-    backends = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
-    softmax = [time_both(_softmax(x), _draw(shape, heads_first=True)) for x in backends]
+    softmax = [time_both(_softmax(x), _draw(shape, heads_first=True)) for x in SOFTMAX[shape.dtype]]
     einsums = None
-    if shape.T <= LONGEST_EINSUM and shape in HEADS[:2]:
+    if shape in COMPILED:
         torch.compiler.reset()
         einsums = time_both(torch.compile(_einsums, dynamic=False), leaves)
-    plain = time_both(_reference, leaves) if shape.T <= LONGEST_EINSUM else None
+    reference = time_both(_reference, leaves) if shape.T <= LONGEST_EINSUM else None
+    plain = large_head.needs_plain_arithmetic(*leaves, None)
     products = (FORWARD_PRODUCTS, FORWARD_PRODUCTS + BACKWARD_PRODUCTS)
     for i, name in enumerate(("forward", "fwd+bwd")):
         best = min(times[i] for times in softmax)
         yield {
             **asdict(shape),
+            "kernel": "large_head_plain" if plain else "large_head",
             "pass": name,
             "hyla_ms": ours[i] / 1e3,
             "softmax_ms": best / 1e3,
             "over_softmax": ours[i] / best,
             "einsums_ms": einsums[i] / 1e3 if einsums else None,
             "faster_than_einsums": einsums[i] / ours[i] if einsums else None,
-            "reference_ms": plain[i] / 1e3 if plain else None,
+            "reference_ms": reference[i] / 1e3 if reference else None,
             "tflops": products[i] * shape.operations / ours[i] / 1e6,
             "extra_mib": memory if i else None,
             "gb_per_s": None,
@@ -156,6 +167,7 @@ def _decode_row(shape: Shape) -> dict[str, Any]:
     moved = 2 * k.numel() * k.element_size()
     return {
         **asdict(shape),
+        "kernel": "decode",
         "pass": "decode",
         "hyla_ms": ours / 1e3,
         "softmax_ms": softmax / 1e3,

@@ -16,8 +16,7 @@ def choices(attention: dict[str, Any], small: list[dict[str, Any]]) -> list[dict
     """Return an entry per measured shape: forward and backward, fused and by the reference path."""
     large = [
         {
-            "kernel": "large_head",
-            **{axis: row[axis] for axis in "THD"},
+            **{name: row[name] for name in ("kernel", "dtype", "T", "H", "D")},
             "fused_ms": round(row["hyla_ms"], 4),
             "reference_ms": round(row["reference_ms"], 4),
         }
@@ -27,7 +26,7 @@ def choices(attention: dict[str, Any], small: list[dict[str, Any]]) -> list[dict
     return large + [
         {
             "kernel": "small_head",
-            **{axis: row[axis] for axis in "THD"},
+            **{name: row[name] for name in ("dtype", "T", "H", "D")},
             "fused_ms": round(row["fused_us"] / 1e3, 4),
             "reference_ms": round(row["eager_us"] / 1e3, 4),
         }

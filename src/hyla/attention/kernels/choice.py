@@ -5,20 +5,42 @@ import math
 from functools import cache
 from importlib import resources
 
+import torch
 from torch import Tensor
 
+# Every other kernel is taken only once it was measured.
+_TAKEN_UNMEASURED = ("small_head", "decode")
 
-def is_worth_it(kernel: str, q: Tensor, k: Tensor) -> bool:
-    """Say whether `kernel` was faster than the reference path at the nearest measured shape."""
+
+def why_not_worth_it(kernel: str, q: Tensor, k: Tensor) -> str | None:
+    """Say why backend "auto" leaves `kernel` alone, or return None if it takes it.
+
+    Shapes have no numbers inside `torch.compile`: there, a kernel that was measured is taken.
+    """
+    if not _is_known(kernel):
+        return f"the {kernel} kernel was not measured on a GPU yet (backend='fused' takes it)"
+    if torch.compiler.is_compiling():
+        return None
     heads, width = q.shape[2:]
-    return _faster_nearby(kernel, heads * width, k.shape[1])
+    dtype = str(q.dtype).removeprefix("torch.")
+    if _is_faster_nearby(kernel, dtype, heads * width, k.shape[1]):
+        return None
+    return f"the {kernel} kernel was measured to be slower at such shapes"
+
+
+@torch.compiler.assume_constant_result
+def _is_known(kernel: str) -> bool:
+    return kernel in _TAKEN_UNMEASURED or any(entry["kernel"] == kernel for entry in _table())
 
 
 @cache
-def _faster_nearby(kernel: str, row: int, tokens: int) -> bool:
+def _is_faster_nearby(kernel: str, dtype: str, row: int, tokens: int) -> bool:
+    """Say whether `kernel` was faster than the reference path at the nearest measured shape."""
+
     def distance(entry: dict) -> float:
         size = math.log(entry["H"] * entry["D"] / row)
-        return abs(size) + abs(math.log(entry["T"] / max(tokens, 1)))
+        length = math.log(entry["T"] / max(tokens, 1))
+        return abs(size) + abs(length) + (entry["dtype"] != dtype)
 
     measured = [entry for entry in _table() if entry["kernel"] == kernel]
     if not measured:

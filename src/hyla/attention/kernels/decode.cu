@@ -11,20 +11,13 @@
 // The warps' outputs are added up at the end, the blocks' by the caller.
 //
 // Set by the compiler's command line: KIND (0 bf16, 1 fp16, 2 float32), HEADS, WIDTH (a multiple
-// of 8), WARPS, NORMALISED, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, and FLOAT16
-// for tensor_core.cuh.
+// of 8), WARPS, NORMALISED, PHI, BIASED (0 none, 1 float32, 2 the dtype of q) and PADDED.
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;
 constexpr int ROUND = 64;
 constexpr int PAIRS = (WIDTH / 2 + WARP - 1) / WARP;  // of d, per lane
 constexpr int QUERY_PITCH = WIDTH + 4;                // floats: heads in different banks
-
-#if KIND == 2
-typedef float Scalar;
-#else
-typedef unsigned short Scalar;
-#endif
 
 struct Tensor4 {  // [batch, token, head, d] with d contiguous; strides in elements
     const Scalar *at;
@@ -40,43 +33,6 @@ struct Arguments {
     int batch, keys, keys_per_block, batch_per_bias;
     float scale, eps;
 };
-
-DEVICE float to_float(Scalar x) {
-#if KIND == 2
-    return x;
-#elif KIND == 1
-    return first_of(x);
-#else
-    return __uint_as_float(static_cast<unsigned>(x) << 16);
-#endif
-}
-
-// N consecutive elements, in loads of up to 16 bytes.
-template <int N>
-DEVICE void read(const Scalar *from, float (&x)[N]) {
-    constexpr int BYTES = N * sizeof(Scalar), WORDS = BYTES / 4;
-    unsigned words[WORDS];
-    if constexpr (BYTES % 16 == 0) {
-#pragma unroll
-        for (int i = 0; i < WORDS; i += 4) {
-            const uint4 w = __ldg(reinterpret_cast<const uint4 *>(from) + i / 4);
-            words[i] = w.x, words[i + 1] = w.y, words[i + 2] = w.z, words[i + 3] = w.w;
-        }
-    } else if constexpr (BYTES == 8) {
-        const uint2 w = __ldg(reinterpret_cast<const uint2 *>(from));
-        words[0] = w.x, words[1] = w.y;
-    } else {
-        words[0] = __ldg(reinterpret_cast<const unsigned *>(from));
-    }
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-#if KIND == 2
-        x[i] = __uint_as_float(words[i]);
-#else
-        x[i] = to_float(static_cast<Scalar>(words[i / 2] >> (i % 2 * 16)));
-#endif
-    }
-}
 
 struct Memory {
     float query[HEADS * QUERY_PITCH];

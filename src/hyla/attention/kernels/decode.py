@@ -10,12 +10,11 @@ from hyla.attention.kernels import nvrtc
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.packing import Packing
-from hyla.attention.kernels.tensors import Tensor4, aligned, tensor4, why_apart
+from hyla.attention.kernels.tensors import KINDS, Tensor4, aligned, tensor4, why_apart
 
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
 VALUES = ("hidden",)
-KINDS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 MAX_HEADS = 64
 MAX_WIDTH = 128
 MAX_ROW = 4096  # H · D: the outputs that a warp's lanes hold in registers
@@ -90,7 +89,6 @@ def forward(
     arguments.scale, arguments.eps = formula.scale, formula.eps
     macros = {
         "KIND": KINDS[q.dtype],
-        "FLOAT16": int(q.dtype == torch.float16),
         "HEADS": heads,
         "WIDTH": width,
         "WARPS": _WARPS,
@@ -99,7 +97,7 @@ def forward(
         **formula.macros(),
     }
     if batch:
-        source = read_sources("phi.cuh", "tensor_core.cuh", "decode.cu")
+        source = read_sources("phi.cuh", "tensor_core.cuh", "scalars.cuh", "decode.cu")
         kernel = load_kernel(source, "decode", macros, q.device)
         shared = 4 * (heads * (width + 4) + _ROUND * heads + heads * width)
         kernel.launch(splits * batch, _WARPS * 32, arguments, shared)

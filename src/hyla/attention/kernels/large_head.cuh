@@ -18,30 +18,10 @@
 // straight are what p needs (a key, queries × heads); read transposed, what O needs (a query,
 // heads × keys).
 //
-// Set by the compiler's command line: FLOAT16, HEADS, WIDTH (a multiple of 16), QUERIES and KEYS
+// Set by the compiler's command line: KIND, HEADS, WIDTH (a multiple of 16), QUERIES and KEYS
 // (the tile), WARPS, BLOCKS (that must fit on a multiprocessor), NORMALISED, PHI, BIASED (0 none,
 // 1 float32, 2 the dtype of q), PADDED, and for the backward PASS, ADDS_QUERY_GRADIENT and
 // BIAS_GRADIENT.
-
-struct Tensor4 {  // [batch, token, head, d] with d contiguous; strides in elements
-    const Half *at;
-    long long batch, token, head;
-};
-
-struct Arguments {
-    Tensor4 q, k, v, upstream;
-    const void *bias;                        // [biases, head, query, key]
-    long long bias_batch, bias_head, bias_query, bias_key;
-    const unsigned char *padding;            // [batch, key], 0 = masked
-    const int *query_starts, *key_starts;    // packed sequences: batch + 1 offsets; or null
-    Half *first, *second;                    // contiguous: O; dQ; dK and dV
-    float *query_gradient;                   // contiguous
-    float *bias_gradient;                    // [slabs, head, query, key]
-    int batch, queries, keys;
-    int batch_per_bias, batch_per_slab;
-    int causal;
-    float scale, eps;
-};
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;
@@ -57,36 +37,6 @@ constexpr int CODE_ROW = KEYS * CODE_PITCH + 8;
 
 DEVICE int my_lane() { return static_cast<int>(threadIdx.x) % WARP; }
 DEVICE int my_warp() { return static_cast<int>(threadIdx.x) / WARP; }
-DEVICE int smaller(int x, int y) { return x < y ? x : y; }
-
-// ---------------------------------------------------------------- where a block works
-
-struct Sequence {
-    int index, queries, keys;
-    long long first_query, first_key;  // where it starts among the packed tokens
-    int reach;                         // a query sees the keys up to its own index + reach
-};
-
-DEVICE Sequence sequence(const Arguments &a, int index) {
-    Sequence s{index, a.queries, a.keys, 0, 0, 0};
-    if (a.query_starts != nullptr) {
-        s.first_query = a.query_starts[index];
-        s.queries = a.query_starts[index + 1] - a.query_starts[index];
-        s.first_key = a.key_starts[index];
-        s.keys = a.key_starts[index + 1] - a.key_starts[index];
-    }
-    s.reach = a.causal ? s.keys - s.queries : s.keys;
-    return s;
-}
-
-DEVICE const Half *tokens_of(const Arguments &a, const Tensor4 &x, int index, long long first) {
-    return x.at + (a.query_starts == nullptr ? index * x.batch : first * x.token);
-}
-
-// Outputs are contiguous, so packed tokens and whole batches are addressed alike.
-DEVICE long long output_row(const Arguments &a, int index, long long first, int tokens) {
-    return a.query_starts == nullptr ? static_cast<long long>(index) * tokens : first;
-}
 
 // ---------------------------------------------------------------- tokens in shared memory
 
@@ -121,21 +71,6 @@ DEVICE void clear_missing_heads(Half *tile) {
 }
 
 // ---------------------------------------------------------------- the code of a tile
-
-DEVICE bool visible(const Arguments &a, const Sequence &s, int query, int key) {
-    bool seen = query < s.queries && key < s.keys && key <= query + s.reach;
-    if constexpr (PADDED) {
-        seen = seen && a.padding[static_cast<long long>(s.index) * a.keys + key] != 0;
-    }
-    return seen;
-}
-
-DEVICE float bias_of(const Arguments &a, const Sequence &s, int head, int query, int key) {
-    const long long at = s.index / a.batch_per_bias * a.bias_batch + head * a.bias_head +
-                         query * a.bias_query + key * a.bias_key;
-    return BIASED == 1 ? static_cast<const float *>(a.bias)[at]
-                       : first_of(static_cast<const Half *>(a.bias)[at]);
-}
 
 // c [16 × 8] = left [16 × d] right [8 × d]ᵀ, both rows of 16-byte pieces in shared memory.
 DEVICE void contract_width(float (&c)[4], const Half *left, int left_pitch, const Half *right,

@@ -1,4 +1,7 @@
-"""Head-mixing attention for large heads on tensor cores: the host side of `large_head*.cu*`.
+"""Head-mixing attention for large heads: the host side of `large_head*.cu`.
+
+There are two sources, one for tensor cores and one in plain float32 arithmetic; each pass takes
+the first of their plans that the dtype, the device and its shared memory allow.
 
 `forward` and `backward` take q, k, v as [B, T, H, D] (with a `Packing`, as [1, tokens, H, D]) and
 a bias as [Bb, H, Tq, Tk], where each run of B / Bb consecutive batch elements shares one bias.
@@ -7,50 +10,33 @@ them with torch.
 """
 
 import ctypes
+import dataclasses
 import functools
 import math
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hyla.attention.kernels import nvrtc
+from hyla.attention.kernels import nvrtc, plain_plan, tensor_core_plan
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.packing import Packing
-from hyla.attention.kernels.tensors import Tensor4, aligned, tensor4, why_apart
+from hyla.attention.kernels.plain_plan import PlainPlan
+from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
+from hyla.attention.kernels.tensors import KINDS, Tensor4, aligned, tensor4, why_apart
 
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
 VALUES = ("hidden",)
-DTYPES = (torch.bfloat16, torch.float16)
-MAX_HEADS = 32
+MAX_HEADS = 64
 MAX_WIDTH = 128
 
-_COMMON = ("phi.cuh", "tensor_core.cuh", "large_head.cuh")
-_SOURCES = {
-    "forward": (*_COMMON, "large_head_forward.cu"),
-    "query": (*_COMMON, "large_head_backward.cu"),
-    "key": (*_COMMON, "large_head_backward.cu"),
-}
+Plan = TensorCorePlan | PlainPlan
+
 _PASSES = {"forward": 0, "query": 1, "key": 2}
 _BIAS_GRADIENT_NONE, _BIAS_GRADIENT_STORE, _BIAS_GRADIENT_ATOMIC = range(3)
 _RESERVED = 1024  # bytes of shared memory that the driver keeps in each block
-_MOST_WARPS = 8  # whose threads have 255 registers each fill a multiprocessor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How one pass is laid out on the machine: a tile of queries × keys, shared by `warps` warps.
-
-    `blocks` is how many blocks must fit on a multiprocessor, which caps the registers of each.
-    """
-
-    queries: int
-    keys: int
-    warps: int
-    blocks: int = 1
 
 
 def why_unsupported(
@@ -77,8 +63,8 @@ def why_unsupported(
             f"it takes up to {MAX_HEADS} heads of size up to {MAX_WIDTH}, "
             f"got H = {heads}, D = {width}"
         )
-    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
-        return f"it takes bfloat16 or float16, got {q.dtype}"
+    if q.dtype not in KINDS or not q.dtype == k.dtype == v.dtype:
+        return f"it takes bfloat16, float16 or float32, got {q.dtype}"
     if bias is not None and packing is not None:
         return "packed sequences take no bias"
     if bias is not None and bias.dtype not in (torch.float32, q.dtype):
@@ -88,9 +74,21 @@ def why_unsupported(
         reason = nvrtc.why_unavailable()
     if reason is not None:
         return reason
-    heads, width = _settled(heads, MAX_HEADS), _settled(width, MAX_WIDTH)
-    differentiated = needs_gradient(q, k, v, bias)
-    return _why_too_large(heads, width, differentiated, q.device.type, q.device.index)
+    return _why_too_large(*_problem(q, k, v, bias))
+
+
+def needs_plain_arithmetic(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
+    """Say whether some pass of a call that is supported cannot take tensor cores."""
+    return _takes_plain(*_problem(q, k, v, bias))
+
+
+def _problem(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
+) -> tuple[tuple[str, ...], int, int, torch.dtype, str, int | None]:
+    """Name the passes that will run, and what their plans depend on, all constants."""
+    passes = ("forward", "query", "key") if needs_gradient(q, k, v, bias) else ("forward",)
+    heads, width = _settled(q.shape[2], MAX_HEADS), _settled(q.shape[3], MAX_WIDTH)
+    return passes, heads, width, q.dtype, q.device.type, q.device.index
 
 
 def _settled(size: int, largest: int) -> int:
@@ -103,17 +101,34 @@ def _settled(size: int, largest: int) -> int:
 
 @torch.compiler.assume_constant_result
 def _why_too_large(
-    heads: int, width: int, differentiated: bool, kind: str, index: int | None
+    passes: tuple[str, ...],
+    heads: int,
+    width: int,
+    dtype: torch.dtype,
+    kind: str,
+    index: int | None,
 ) -> str | None:
     device = torch.device(kind if index is None else f"{kind}:{index}")
-    if kind == "cuda" and torch.cuda.get_device_capability(device) < (9, 0):
-        return "its matrix instructions need compute capability 9.0 (Hopper) or newer"
-    for name in ("forward", "query", "key") if differentiated else ("forward",):
-        if not _plans(name, heads, _padded(width), _shared_memory(device)):
-            return (
-                f"H = {heads} heads of D = {width} do not fit into shared memory (the {name} pass)"
-            )
+    if _capability(device) < plain_plan.CAPABILITY:
+        return "it needs compute capability 8.0 (Ampere) or newer"
+    for name in passes:
+        if _first_plan(name, heads, _padded(width), dtype, device) is None:
+            return f"H = {heads} heads of D = {width} do not fit on a multiprocessor"
     return None
+
+
+@torch.compiler.assume_constant_result
+def _takes_plain(
+    passes: tuple[str, ...],
+    heads: int,
+    width: int,
+    dtype: torch.dtype,
+    kind: str,
+    index: int | None,
+) -> bool:
+    device = torch.device(kind if index is None else f"{kind}:{index}")
+    plans = (_first_plan(name, heads, _padded(width), dtype, device) for name in passes)
+    return any(isinstance(plan, PlainPlan) for plan in plans)
 
 
 # ------------------------------------------------------------------ the two directions
@@ -132,11 +147,11 @@ def forward(
 ) -> Tensor:
     """Return the output, shaped like q."""
     width = q.shape[-1]
-    q, k, v = (_aligned(x) for x in (q, k, v))
+    plan = plan or choose_plan("forward", q)
+    q, k, v = (_prepared(x, plan) for x in (q, k, v))
     output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     arguments = _arguments(q, k, v, bias, padding, packing, formula)
     arguments.first = output.data_ptr()
-    plan = plan or choose_plan("forward", q)
     _launch("forward", plan, formula, arguments, q, bias, padding)
     return _trimmed(output, width)
 
@@ -159,8 +174,9 @@ def backward(
     Unless `deterministic`, the gradient of q is added up atomically, which saves a second pass.
     """
     width = q.shape[-1]
-    upstream, q, k, v = (_aligned(x) for x in (upstream, q, k, v))
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    key_plan, query_plan = choose_plan("key", q), choose_plan("query", q)
+    upstream, q, k, v = (_prepared(x, key_plan, query_plan) for x in (upstream, q, k, v))
     arguments = _arguments(q, k, v, bias, padding, packing, formula, upstream)
     mode, slabs = _BIAS_GRADIENT_NONE, None
     if bias is not None and bias_gradient:
@@ -171,14 +187,14 @@ def backward(
     arguments.first, arguments.second = dk.data_ptr(), dv.data_ptr()
     launch = functools.partial(_launch, formula=formula, q=q, bias=bias, padding=padding)
     if deterministic:
-        launch("key", choose_plan("key", q), arguments=arguments, mode=mode)
+        launch("key", key_plan, arguments=arguments, mode=mode)
         dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         arguments.first = dq.data_ptr()
-        launch("query", choose_plan("query", q), arguments=arguments)
+        launch("query", query_plan, arguments=arguments)
     else:
         sums = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         arguments.query_gradient = sums.data_ptr()
-        launch("key", choose_plan("key", q), arguments=arguments, mode=mode, adds=True)
+        launch("key", key_plan, arguments=arguments, mode=mode, adds=True)
         dq = sums.to(q.dtype)
     dbias = None
     if bias is not None and slabs is not None:
@@ -201,75 +217,28 @@ def _bias_gradient_slabs(bias: Tensor, batch: int, deterministic: bool) -> tuple
 def choose_plan(pass_name: str, q: Tensor) -> Plan:
     """Choose the plan of a pass for heads shaped as in q [B, T, H, D]."""
     heads, width = q.shape[2:]
-    plans = _plans(pass_name, heads, _padded(width), _shared_memory(q.device))
-    if not plans:
+    plan = _first_plan(pass_name, heads, _padded(width), q.dtype, q.device)
+    if plan is None:
         raise ValueError(f"no plan of the {pass_name} pass fits H = {heads}, D = {width}")
-    return plans[0]
+    return plan
 
 
 @functools.cache
-def _plans(pass_name: str, heads: int, width: int, shared_memory: int) -> tuple[Plan, ...]:
-    """List the plans that fit, the best first, as measured on an H200 (docs/kernel.md).
-
-    Two small blocks on a multiprocessor hide each other's waits better than a large one does.
-    """
-    slices = width // 16
-    if pass_name == "forward":
-        groups_per_warp = 2 if heads <= 16 else 1  # of eight queries: their outputs are registers
-        candidates = [
-            Plan(
-                queries=queries,
-                keys=keys,
-                warps=queries // 8 * slices // groups_per_warp,
-                blocks=blocks,
-            )
-            for blocks, keys in ((2, 32), (1, 16))
-            for queries in (64, 32, 16, 8)
-            if queries >= 8 * groups_per_warp
-        ]
-    else:
-        tasks = 2 * slices
-        candidates = [
-            Plan(queries=8, keys=16, warps=warps, blocks=blocks)
-            for warps, blocks in (
-                *((tasks // 2, n) for n in (4, 3, 2)),
-                (tasks, 1),
-                (tasks // 2, 1),
-            )
-        ]
-    return tuple(
-        plan
-        for plan in candidates
-        if plan.blocks * plan.warps <= _MOST_WARPS
-        and plan.blocks * (shared_bytes(pass_name, plan, heads, width) + 1024)
-        <= shared_memory + 1024
-    )
+def _first_plan(
+    pass_name: str, heads: int, width: int, dtype: torch.dtype, device: torch.device
+) -> Plan | None:
+    candidates = plain_plan.plans(pass_name, heads, width)
+    if dtype in tensor_core_plan.DTYPES and _capability(device) >= tensor_core_plan.CAPABILITY:
+        candidates = (*tensor_core_plan.plans(pass_name, heads, width), *candidates)
+    room = _shared_memory(device) + _RESERVED
+    for plan in candidates:
+        if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + _RESERVED) <= room:
+            return plan
+    return None
 
 
-def shared_bytes(pass_name: str, plan: Plan, heads: int, width: int) -> int:
-    """Return the size of `struct Memory` of the pass."""
-    all_heads = math.ceil(heads / 8) * 8
-    head_pitch = width + 8
-    token = all_heads * head_pitch + 8
-    code_row = plan.keys * (all_heads + (8 if all_heads % 16 == 0 else 0)) + 8
-    if pass_name == "forward":
-        return 2 * ((plan.queries + 2 * plan.keys) * token + plan.queries * code_row)
-    queries = 8 if pass_name == "key" else plan.queries
-    tokens = 2 * (2 * plan.keys + 2 * queries) * token
-    pairs = 4 * 8 * (plan.keys * (all_heads + 4) + 4)
-    squares = 4 * plan.warps * 8 * plan.keys
-    hidden = 2 * 8 * (plan.keys * head_pitch + 8)
-    scores = 2 * heads * 8 * (plan.keys + 8)
-    inverse = 4 * 8 * plan.keys
-    return (
-        tokens
-        + 2 * 8 * code_row
-        + inverse
-        + max(squares, pairs)
-        + pairs
-        + max(hidden, scores)
-        + hidden
-    )
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 
 def _shared_memory(device: torch.device) -> int:
@@ -282,10 +251,13 @@ def _padded(width: int) -> int:
     return math.ceil(width / 16) * 16
 
 
-def _aligned(x: Tensor) -> Tensor:
-    """Make heads a multiple of 16 wide and loadable in pieces of 16 bytes."""
+def _prepared(x: Tensor, *plans: Plan) -> Tensor:
+    """Make heads a multiple of 16 wide and loadable in pieces of 16 bytes, as the plans need."""
     missing = _padded(x.shape[-1]) - x.shape[-1]
-    return aligned(F.pad(x, (0, missing)) if missing else x)
+    x = F.pad(x, (0, missing)) if missing else x
+    if any(plan.contiguous_heads for plan in plans) and x.stride(2) != x.shape[3]:
+        x = x.contiguous()
+    return aligned(x)
 
 
 def _trimmed(x: Tensor, width: int) -> Tensor:
@@ -366,18 +338,17 @@ def _launch(
     heads, width = q.shape[2:]
     macros = {
         "PASS": _PASSES[pass_name],
-        "FLOAT16": int(q.dtype == torch.float16),
+        "KIND": KINDS[q.dtype],
         "HEADS": heads,
         "WIDTH": width,
-        "QUERIES": plan.queries,
-        "KEYS": plan.keys,
-        "WARPS": plan.warps,
-        "BLOCKS": plan.blocks,
+        **{name.upper(): value for name, value in dataclasses.asdict(plan).items()},
         "BIASED": 0 if bias is None else 1 if bias.dtype == torch.float32 else 2,
         "PADDED": int(padding is not None),
         "ADDS_QUERY_GRADIENT": int(adds),
         "BIAS_GRADIENT": mode,
         **formula.macros(),
     }
-    kernel = load_kernel(read_sources(*_SOURCES[pass_name]), "large_head", macros, q.device)
-    kernel.launch(blocks, plan.warps * 32, arguments, shared_bytes(pass_name, plan, heads, width))
+    source = read_sources(*plan.sources(pass_name))
+    kernel = load_kernel(source, "large_head", macros, q.device)
+    shared_bytes = plan.shared_bytes(pass_name, heads, width)
+    kernel.launch(blocks, plan.warps * 32, arguments, shared_bytes)

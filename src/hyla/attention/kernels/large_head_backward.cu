@@ -22,9 +22,6 @@
 
 #define PASS_QUERY 1
 #define PASS_KEY 2
-#define BIAS_GRADIENT_NONE 0
-#define BIAS_GRADIENT_STORE 1   // every pair has a place of its own
-#define BIAS_GRADIENT_ATOMIC 2  // batch elements share a place
 
 constexpr bool KEY_PASS = PASS == PASS_KEY;
 constexpr int OWN_QUERIES = KEY_PASS ? 8 : QUERIES;
@@ -242,7 +239,7 @@ DEVICE void code_gradient(Memory &memory, const Half *upstream) {
 }
 
 DEVICE float in_range(float x) {  // bf16 has the range of float32
-    return FLOAT16 ? fminf(fmaxf(x, -65504.f), 65504.f) : x;
+    return KIND == 1 ? fminf(fmaxf(x, -65504.f), 65504.f) : x;
 }
 
 DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
@@ -267,15 +264,7 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
                 static_cast<Half>(pack(in_range(ds * a.scale), 0.f));
             if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
                 if (r == 0.f) continue;
-                const long long slab = s.index / a.batch_per_slab;
-                float *to = a.bias_gradient +
-                            ((slab * HEADS + h) * a.queries + first_query + query) * a.keys +
-                            first_key + key;
-                if constexpr (BIAS_GRADIENT == BIAS_GRADIENT_ATOMIC) {
-                    atomicAdd(to, ds);
-                } else {
-                    *to = ds;
-                }
+                add_bias_gradient(a, s, h, first_query + query, first_key + key, ds);
             }
         }
     }

@@ -13,7 +13,12 @@ from hyla.attention.kernels.gradients import under_torch_func_grad, why_not_forw
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.precision import in_autocast_dtype
 
-KERNELS = {"small_head": small_head, "large_head": large_head, "decode": decode}
+KERNELS = {
+    "small_head": small_head,
+    "large_head": large_head,
+    "large_head_plain": large_head,  # a name of its own, because it has a speed of its own
+    "decode": decode,
+}
 
 
 def choose_kernel(
@@ -35,7 +40,10 @@ def choose_kernel(
         return "decode", ""
     name = "small_head" if q.shape[-1] <= small_head.MAX_WIDTH else "large_head"
     reason = KERNELS[name].why_unsupported(*arguments)
-    return (name, "") if reason is None else (None, reason)
+    if reason is not None:
+        return None, reason
+    plain = name == "large_head" and large_head.needs_plain_arithmetic(q, k, v, bias)
+    return "large_head_plain" if plain else name, ""
 
 
 def fused_attention(

@@ -1,13 +1,13 @@
 // Half-precision matrix fragments: what the kernel for large heads asks of the hardware.
 //
-// FLOAT16 chooses fp16 over bf16. A Pair is two neighbours of a row, the first in the lower bits.
+// KIND chooses: 0 bf16, 1 fp16. A Pair is two neighbours of a row, the first in the lower bits.
 // A *matrix* is 8 × 8 halves spread over a warp: lane l holds the pair (2 (l % 4), + 1) of row
 // l / 4. Products accumulate in float32, where lane l holds such pairs of rows l / 4 and l / 4 + 8.
 
 typedef unsigned short Half;
 typedef unsigned Pair;
 
-#if FLOAT16
+#if KIND == 1
 #define HALF_NAME "f16"
 #else
 #define HALF_NAME "bf16"
@@ -67,7 +67,7 @@ DEVICE Pair pack_positive(float first, float second) {  // negative ones become 
 }
 
 DEVICE float first_of(Pair x) {
-#if FLOAT16
+#if KIND == 1
     float y;
     asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.f32.f16 %0, lo;}" : "=f"(y) : "r"(x));
     return y;
@@ -77,7 +77,7 @@ DEVICE float first_of(Pair x) {
 }
 
 DEVICE float second_of(Pair x) {
-#if FLOAT16
+#if KIND == 1
     return first_of(x >> 16);
 #else
     return __uint_as_float(x & 0xffff0000u);

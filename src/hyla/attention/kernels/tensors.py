@@ -1,9 +1,11 @@
-"""Tensors as the kernels for half precision read them."""
+"""Tensors as the kernels for large heads and for decoding read them."""
 
 import ctypes
 
 import torch
 from torch import Tensor
+
+KINDS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # KIND of the sources
 
 
 class Tensor4(ctypes.Structure):
