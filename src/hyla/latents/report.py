@@ -96,9 +96,10 @@ def _decoding(table: Table, study: Study) -> Iterator[tuple[str, "Figure"]]:
                 split=study.unseen,
                 pairs=name,
                 metric=study.decoding_metric,
-                legend=name == pairs[-1],
+                legend=False,
             )
             ax.set_title(f"{label} from {name}")
+    _legend_below(figure, axes[0, 0], columns=4)
     yield "decoding", figure
 
 
@@ -111,9 +112,14 @@ def _swaps(table: Table, names: Naming) -> Iterator[tuple[str, "Figure"]]:
         for row, (joint, rate) in zip(axes, rows, strict=True):
             for ax, name in zip(row, pairs, strict=True):
                 draw_swaps(ax, table, split=split, pairs=name, rate=rate, joint=joint, legend=False)
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        _legend_below(figure, axes[0, 0], columns=3)
         yield f"swaps-{split}", figure
+
+
+def _legend_below(figure: "Figure", panel: Any, columns: int) -> None:
+    """Name the lines of a panel once for all of them, where they hide nothing."""
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _swap_matrix(table: Table, names: Naming) -> Iterator[tuple[str, "Figure"]]:
