@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test test-slow lint types demo clean
+.PHONY: setup test test-slow lint types demo docs clean
 
 setup: $(STAMP)
 
@@ -29,5 +29,9 @@ test-slow: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/hyla demo
 
+docs: $(STAMP)
+	$(BIN)/zensical build --clean --strict
+	@echo "Open site/index.html"
+
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .cache site

@@ -11,13 +11,14 @@ SOURCE = Path(__file__).parent.parent / "src" / "hyla"
 ALLOWED = {
     "attention": set(),
     "nn": {"attention"},
+    "doctor": {"attention", "nn"},
     "tasks": set(),
     "training": {"attention", "nn", "tasks"},
     "latents": {"attention", "nn", "tasks"},
     "integrations": {"attention", "nn", "tasks", "latents"},
     "lab": {"attention", "nn", "tasks", "training", "latents", "integrations"},
-    "explorer": {"attention", "nn", "tasks", "latents", "lab"},
-    "benchmarks": {"attention", "nn", "tasks", "training", "latents", "lab"},
+    "explorer": {"attention", "nn", "tasks", "training", "latents", "lab"},
+    "benchmarks": {"attention", "nn", "tasks", "training", "latents", "lab", "explorer"},
 }
 ALLOWED["commands"] = set(ALLOWED)
 ALLOWED["cli"] = set(ALLOWED)

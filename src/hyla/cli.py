@@ -28,8 +28,10 @@ _COMMANDS = {
     "data": "Prepare text for language models: tokenizer, token shards, manifest.",
     "generate": "Continue a text with a trained language model.",
     "latents": "Read, decode and swap latent codes, of a run or a pretrained language model.",
+    "explore": "Explore models in the browser: solve puzzles beside them, read and swap codes.",
     "sraven": "Look at SRAVEN: show an instance, export a dataset, audit the benchmark.",
     "bench": "Measure speed on this machine, beside the authors' code.",
+    "doctor": "Check this installation: versions, devices, kernels, and a self-check.",
 }
 
 
@@ -68,4 +70,7 @@ def _app(asked_for: str) -> App:
             help=None if name == asked_for else summary,  # a summary would hide the docstring
             sort_key=position,
         )
+    app.register_install_completion_command(
+        help="Complete commands and options with the tab key in this shell, from its next start."
+    )
     return app

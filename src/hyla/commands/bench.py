@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from hyla._environment import environment
-from hyla.benchmarks import attention, language, samplers, solver, training
+from hyla.benchmarks import attention, explorer, language, samplers, solver, training
 from hyla.commands.exits import usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import console, table
@@ -19,16 +19,18 @@ _BENCHMARKS = {
     "solver": solver.measure,
     "attention": attention.measure,
     "language": language.measure,
+    "explorer": explorer.measure,
 }
 
 
 def bench(
     what: Annotated[
-        Literal["train", "samplers", "solver", "attention", "language"],
+        Literal["train", "samplers", "solver", "attention", "language", "explorer"],
         Parameter(
             help="train: optimisation steps; samplers: batches of the tasks; solver: SRAVEN's; "
             "attention: the fused kernels beside fused softmax (needs a GPU); "
-            "language: training language models, beside a plain PyTorch loop."
+            "language: training language models, beside a plain PyTorch loop; "
+            "explorer: requests of the web page."
         ),
     ],
     /,

@@ -1,0 +1,87 @@
+"""`hyla explore`: the page to look at models with."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hyla._errors import nearest
+from hyla.commands.exits import UsageError, usage_errors
+from hyla.commands.options import check_folders
+from hyla.commands.output import console
+
+
+def explore(
+    runs: list[str] | None = None,
+    /,
+    *,
+    root: Path = Path("runs"),
+    port: int = 8420,
+    host: str = "127.0.0.1",
+    open_page: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
+) -> None:
+    """Explore trained models in the browser: solve puzzles beside them, read and swap their codes.
+
+    Without RUN, small models that come with hyla are shown. The page stays on this machine: it
+    loads nothing from elsewhere, and nobody else can open it. Ctrl-C ends it.
+
+    Examples:
+
+    - `hyla explore`
+    - `hyla explore runs/sraven-hyla-0123456789ab`
+    - `hyla explore --no-open --port 0`: any free port, on a machine that is reached by a tunnel
+    - `hyla explore --host 0.0.0.0`: for others too, who need the token in the printed address
+
+    Parameters
+    ----------
+    runs
+        Runs of fuzzy or sraven to look at: folders, or names under --root.
+    root
+        Folder of the run directories, for comparing runs.
+    port
+        Port of the page; 0 takes any that is free.
+    host
+        Address to listen at. Any but this machine's own asks visitors for a token.
+    open_page
+        Whether to open the page in a browser.
+    """
+    try:
+        from hyla.explorer.app import build_app
+        from hyla.explorer.server import address, listen, new_token, open_browser, serve
+    except ImportError as error:
+        raise UsageError(f'{error.name} is not installed: pip install "hyla[explorer]"') from error
+    from hyla.explorer.gallery import open_gallery
+    from hyla.explorer.runs import RunStore
+    from hyla.explorer.security import Access
+
+    with usage_errors():
+        check_folders(root=root)
+        paths = [_run_path(run, root) for run in runs or ()]
+        gallery = open_gallery(paths)
+        listening = listen(host, port)
+    token = new_token(host)
+    app = build_app(gallery, RunStore(root), Access(host=host, token=token))
+    url = address(host, listening, token)
+    screen = console()
+    screen.print(f"The explorer is at {url}", soft_wrap=True, highlight=False)
+    if token is not None:
+        screen.print(
+            "Others can connect: whoever has this address can use it, and what they see travels "
+            "unencrypted.",
+            soft_wrap=True,
+        )
+    screen.print("Ctrl-C ends it.")
+    with listening:
+        serve(app, listening, on_ready=lambda: open_browser(url) if open_page else None)
+
+
+def _run_path(run: str, root: Path) -> Path:
+    """Return the folder of a run that is given as a path, or as a name under the root."""
+    for path in (Path(run), root / run):
+        if path.is_dir():
+            return path
+    names = [path.parent.name for path in sorted(root.glob("*/config.json"))]
+    known = f"{root} holds {', '.join(names[:5])}" if names else f"{root} holds no runs"
+    raise ValueError(
+        f"there is no run {run}{nearest(run, names)}; {known}. `hyla train` makes them"
+    )

@@ -1,0 +1,127 @@
+"""Which fused kernel takes which kind of attention on this machine, and if none, why."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hyla.attention.kernels import nvrtc
+from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.ops import choose_kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """HYLA at a shape that one of the kernels is made for."""
+
+    name: str
+    heads: int
+    size: int
+    queries: int
+    keys: int
+    dtype: torch.dtype
+    causal: bool = False
+    bias: bool = False
+    gradients: bool = True
+
+    def operands(self, device: torch.device) -> tuple[list[Tensor], Tensor | None]:
+        """Draw q, k, v and the bias, the same on every device."""
+        draw = torch.Generator().manual_seed(0)
+
+        def normal(*shape: int) -> Tensor:
+            # Rounded before it is moved: the kernel and what it is held to see the same numbers.
+            x = torch.randn(*shape, generator=draw).to(self.dtype).to(device)
+            return x.requires_grad_(self.gradients)
+
+        q, k, v = (
+            normal(2, tokens, self.heads, self.size)
+            for tokens in (self.queries, self.keys, self.keys)
+        )
+        bias = normal(1, self.heads, self.queries, self.keys) if self.bias else None
+        return [q, k, v], bias
+
+
+# Odd lengths: edges are where a kernel goes wrong first.
+_SHORT, _LONG = 37, 131
+CASES = (
+    Case(
+        name="SRAVEN: 16 heads of 4, float32",
+        heads=16,
+        size=4,
+        queries=_SHORT,
+        keys=_SHORT,
+        dtype=torch.float32,
+        bias=True,
+    ),
+    Case(
+        name="fuzzy logic: 8 heads of 2, float32",
+        heads=8,
+        size=2,
+        queries=_SHORT,
+        keys=_SHORT,
+        dtype=torch.float32,
+        bias=True,
+    ),
+    Case(
+        name="language: 8 heads of 64, bfloat16",
+        heads=8,
+        size=64,
+        queries=_LONG,
+        keys=_LONG,
+        dtype=torch.bfloat16,
+        causal=True,
+    ),
+    Case(
+        name="language: 8 heads of 64, float32",
+        heads=8,
+        size=64,
+        queries=_LONG,
+        keys=_LONG,
+        dtype=torch.float32,
+        causal=True,
+    ),
+    Case(
+        name="decoding: 8 heads of 64, bfloat16",
+        heads=8,
+        size=64,
+        queries=1,
+        keys=_LONG,
+        dtype=torch.bfloat16,
+        gradients=False,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFinding:
+    """The kernel that runs a case, or the reason why none does."""
+
+    case: str
+    kernel: str | None
+    reason: str
+
+
+def kernel_findings(device: torch.device) -> Iterator[KernelFinding]:
+    """Say for each case which kernel `attention` can take on `device`."""
+    for case in CASES:
+        kernel, reason = find_kernel(case, device)
+        yield KernelFinding(case=case.name, kernel=kernel, reason=reason)
+
+
+def find_kernel(case: Case, device: torch.device) -> tuple[str | None, str]:
+    """Return the kernel for a case, and if there is none, why."""
+    unavailable = nvrtc.why_unavailable()
+    if unavailable is not None:
+        return None, unavailable
+    (q, k, v), bias = case.operands(device)
+    formula = Formula(
+        normalisation="rms_head",
+        value="hidden",
+        phi="relu",
+        scale=1 / math.sqrt(case.size),
+        eps=1e-6,
+        causal=case.causal,
+    )
+    return choose_kernel(q, k, v, bias=bias, padding=None, packing=None, formula=formula)

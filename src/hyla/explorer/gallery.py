@@ -1,0 +1,216 @@
+"""The models that can be explored: those of named runs, and those that are shipped."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+
+from hyla._errors import nearest
+from hyla.explorer import schemas
+from hyla.explorer.packed import read_description, read_weights, shipped_models
+from hyla.explorer.refusals import NotThereError, RefusedError
+from hyla.lab.store import load_model, read_run
+from hyla.latents import Study, study_of
+from hyla.latents.pairs import resolve_pairs
+from hyla.nn import Transformer
+from hyla.tasks import FuzzyLogic, Sraven
+from hyla.training import TrainConfig
+from hyla.training.objectives import objective_of
+from hyla.training.run_directory import RunDirectoryError
+
+_NAMES = {"hyla": "HYLA", "softmax": "Softmax", "linear": "Linear"}
+
+
+class Subject:
+    """One trained model and its task; the weights are read when they are first needed."""
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        config: TrainConfig,
+        member: int,
+        scores: dict[str, float],
+        note: str,
+        shipped: bool,
+        load: Callable[[], Transformer],
+    ):
+        self.id, self.config, self.scores, self.note = id, config, scores, note
+        self.seed = config.members[member].seed
+        self.task = config.build_task()
+        self.shape = shape_of(config)
+        self._shipped, self._load = shipped, load
+        # Codes are recorded and edited through hooks on the model: one request at a time.
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def model(self) -> Iterator[Transformer]:
+        """Lend the model to one thread."""
+        with self._lock:
+            yield self._model
+
+    @cached_property
+    def study(self) -> Study:
+        """Where its task's operations are."""
+        return study_of(self.task)
+
+    @cached_property
+    def _model(self) -> Transformer:
+        return self._load()
+
+    @property
+    def sraven(self) -> Sraven:
+        """Its task, if that is SRAVEN."""
+        if not isinstance(self.task, Sraven):
+            raise RefusedError(f"{self.id} learned fuzzy logic: choose a model of SRAVEN")
+        return self.task
+
+    @property
+    def fuzzy(self) -> FuzzyLogic:
+        """Its task, if that is fuzzy logic."""
+        if not isinstance(self.task, FuzzyLogic):
+            raise RefusedError(f"{self.id} learned SRAVEN: choose a model of fuzzy logic")
+        return self.task
+
+    @cached_property
+    def description(self) -> schemas.Model:
+        """What the page shows of it."""
+        model = self.config.model
+        attention = str(model.attention)
+        size = f"{model.num_layers} layers, {model.num_heads * model.width_factor} heads"
+        return schemas.Model(
+            id=self.id,
+            label=f"{_NAMES.get(attention, attention)}, seed {self.seed} ({size})",
+            task="sraven" if isinstance(self.task, Sraven) else "fuzzy",
+            attention=attention,
+            layers=model.num_layers,
+            heads=model.num_heads * model.width_factor,
+            seed=self.seed,
+            origin="shipped" if self._shipped else "run",
+            note=self.note,
+            scores=self.scores,
+            metric=objective_of(self.task).headline,
+            sraven=self._puzzle_shape(),
+            fuzzy=self._function_shape(),
+        )
+
+    def _puzzle_shape(self) -> schemas.PuzzleShape | None:
+        if not isinstance(self.task, Sraven):
+            return None
+        config = self.task.config
+        return schemas.PuzzleShape(
+            shape=self.shape,
+            features=config.num_features,
+            values=config.num_values,
+            grid=config.grid_size,
+            rules=list(config.rules),
+            tokens=self.task.sequence_length,
+            pairs=row_pairs(self),
+        )
+
+    def _function_shape(self) -> schemas.FunctionShape | None:
+        if not isinstance(self.task, FuzzyLogic):
+            return None
+        config = self.task.config
+        return schemas.FunctionShape(
+            shape=self.shape,
+            variables=config.num_variables,
+            terms=config.num_terms,
+            context=config.sequence_length - 1,
+        )
+
+
+class Gallery:
+    """All subjects by id; the first of a task is the one to begin with."""
+
+    def __init__(self, subjects: Sequence[Subject]):
+        self.subjects = {subject.id: subject for subject in subjects}
+
+    def __getitem__(self, id: str) -> Subject:
+        if id not in self.subjects:
+            raise NotThereError(
+                f"there is no model {id!r}{nearest(id, self.subjects)}; see /api/about"
+            )
+        return self.subjects[id]
+
+    def first(self, *, shape: str) -> Subject | None:
+        """Return the first model of a shape."""
+        return next((s for s in self.subjects.values() if s.shape == shape), None)
+
+
+def open_gallery(runs: Sequence[Path]) -> Gallery:
+    """Return the models of these runs, and after them the shipped ones.
+
+    Raises:
+        RunDirectoryError: one is no run, or none that can be explored.
+        CheckpointError: one has no checkpoint yet.
+    """
+    subjects = [subject for run in runs for subject in _of_run(run)]
+    return Gallery([*subjects, *map(_shipped, shipped_models())])
+
+
+def row_pairs(subject: Subject) -> list[tuple[int, int]]:
+    """Return the study's pairs of positions, counted from the beginning."""
+    length = subject.task.sequence_length
+    listed = resolve_pairs(subject.study.pairs["row"], queries=length, keys=length)
+    return [(query, key) for query, key in listed.tolist()]
+
+
+def shape_of(config: TrainConfig) -> str:
+    """Return a name for what a task's instances look like, whatever is held out of them."""
+    sizes = asdict(config.task)
+    del sizes["held_out_fraction"]
+    content = json.dumps([config.task_name, sizes], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
+def _of_run(path: Path) -> Iterator[Subject]:
+    """Yield every member of a run; its first is loaded at once, to see whether it can be."""
+    first, config = load_model(path)
+    if getattr(config.task, "num_distractors", 0):
+        raise RunDirectoryError(
+            f"{path} was trained with distractors, and the explorer's solver cannot take those: "
+            "choose a run without"
+        )
+    stored = read_run(path)
+    headline = objective_of(config.build_task()).headline
+    for number in range(len(config.members)):
+        metrics = stored.summary["members"][number]["metrics"] if stored.summary else {}
+        yield Subject(
+            id=f"{path.resolve().name}:{number}",
+            config=config,
+            member=number,
+            scores=_by_split(metrics, headline),
+            note=f"Member {number} of {path.resolve().name}, step {stored.checkpoint_step}"
+            + ("." if stored.summary else ": not finished yet."),
+            shipped=False,
+            load=lambda number=number: first if number == 0 else load_model(path, number)[0],
+        )
+
+
+def _shipped(stem: Path) -> Subject:
+    about, config = read_description(stem)
+    devices = "; ".join(dict.fromkeys(start["device"] for start in about.provenance))
+    version = about.provenance[-1]["hyla"]
+    return Subject(
+        id=stem.name,
+        config=config,
+        member=0,
+        scores=about.scores,
+        note=f"Comes with hyla: {config.steps:,} steps of version {version} on {devices}.",
+        shipped=True,
+        load=lambda: read_weights(stem, config),
+    )
+
+
+def _by_split(metrics: dict[str, float], headline: str) -> dict[str, float]:
+    wanted = f"/{headline}"
+    return {
+        name.removesuffix(wanted): value
+        for name, value in metrics.items()
+        if name.endswith(wanted) and name.count("/") == 1 and value == value
+    }

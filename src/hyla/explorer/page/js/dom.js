@@ -1,0 +1,95 @@
+// Elements from plain data. Text always becomes a text node, so nothing that the server sends is
+// ever read as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An HTML element. Attributes that are functions are listeners; null, undefined and false ones are
+ * left out; true ones are empty. Children are nodes, strings or numbers, nested as you like. */
+export function h(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** An SVG element, otherwise as `h`. */
+export function svg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== null && value !== undefined && value !== false)
+      element.setAttribute(name, value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== false));
+  return element;
+}
+
+/** A label over its control. */
+export function field(label, control, attributes = {}) {
+  return h(
+    "label",
+    { class: "field", ...attributes },
+    h("span", { class: "label" }, label),
+    control,
+  );
+}
+
+/** A drop-down list of [value, text] pairs. */
+export function select(options, attributes = {}) {
+  return h(
+    "select",
+    attributes,
+    options.map(([value, text]) => h("option", { value }, text)),
+  );
+}
+
+/** Buttons of which one is pressed: native radio buttons, so arrows and Tab work as expected. */
+export function choice(legend, options, onChoose) {
+  const name = uniqueId("choice");
+  const inputs = options.map(([value]) =>
+    h("input", { type: "radio", name, value, change: () => onChoose(value) }),
+  );
+  const element = h(
+    "fieldset",
+    { class: "choice" },
+    h("legend", { class: "label" }, legend),
+    h(
+      "div",
+      { class: "segments" },
+      options.map(([, text], i) => h("label", {}, inputs[i], h("span", {}, text))),
+    ),
+  );
+  const choose = (value) => {
+    for (const input of inputs) input.checked = input.value === String(value);
+  };
+  return { element, choose };
+}
+
+let count = 0;
+
+export function uniqueId(prefix) {
+  count += 1;
+  return `${prefix}-${count}`;
+}
+
+/** A box that says what went wrong, in the place where the result would be. */
+export function failure(error, ...more) {
+  return h("div", { class: "notice error", role: "alert" }, h("p", {}, error.message), more);
+}
+
+export function waiting(text) {
+  return h("p", { class: "waiting", role: "status" }, text);
+}
+
+/** A spot of the colour, or of the class, that stands for something. */
+export function swatch(attributes) {
+  const spot = svg("rect", { width: 10, height: 10, rx: 3, ...attributes });
+  return svg("svg", { class: "swatch", viewBox: "0 0 10 10", "aria-hidden": "true" }, spot);
+}
+
+/** `share` as a percentage without decimals. */
+export const percent = (share) => `${Math.round(100 * share)} %`;
+
+/** A number with a real minus sign. */
+export const signed = (value, digits = 2) => value.toFixed(digits).replace("-", "−");

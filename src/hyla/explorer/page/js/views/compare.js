@@ -1,0 +1,310 @@
+// Runs of the store beside each other: their curves, and how well they do on what they never saw.
+
+import { get, serial } from "../api.js";
+import { chart, draw } from "../charts.js";
+import { failure, field, h, select, signed, swatch, waiting } from "../dom.js";
+import { heading } from "../heading.js";
+import { modelColours } from "../palette.js";
+
+export const title = "Compare";
+
+const MAX_CHOSEN = 8;
+const [KNOWN, UNSEEN] = ["test/", "ood/"];
+const HEADLINES = ["accuracy", "r2", "loss"];
+
+export function mount(root, app) {
+  const body = h("div", {}, waiting("Reading the runs…"));
+  root.append(
+    heading(
+      "Compare runs",
+      "What was trained here, side by side: metrics along training, and how well a run does on the ",
+      "combinations it was trained on (ID) against combinations it never saw (OOD).",
+    ),
+    body,
+  );
+  let page = null;
+  const found = get("runs").then(
+    (answer) => {
+      page = runsPage(app, answer);
+      body.replaceChildren(...page.elements);
+    },
+    (error) => body.replaceChildren(failure(error)),
+  );
+  return {
+    update: (state) => {
+      found.then(() => page?.update(state));
+    },
+  };
+}
+
+function runsPage(app, { runs, skipped }) {
+  if (!runs.length) return { elements: [emptyStore(), skippedRuns(skipped)], update() {} };
+
+  const curves = new Map();
+  const boxes = new Map(
+    runs.map(({ id }) => {
+      const label = `Compare ${id}`;
+      return [id, h("input", { type: "checkbox", value: id, "aria-label": label, change: choose })];
+    }),
+  );
+  const metric = select([], {
+    name: "metric",
+    change: () => app.set({ metric: metric.value }, { step: false }),
+  });
+  const curveChart = chart("Curves of the chosen runs");
+  const scatter = chart("ID against OOD, by run");
+  const problem = h("div");
+  const swatches = new Map(runs.map(({ id }) => [id, swatch({ fill: "none" })]));
+
+  function choose(event) {
+    const chosen = [...boxes.values()].filter(({ checked }) => checked).map(({ value }) => value);
+    if (chosen.length > MAX_CHOSEN) event.target.checked = false;
+    else app.set({ runs: chosen.join(",") || "none" }, { step: false });
+  }
+
+  const elements = [
+    runTable(runs, boxes, swatches),
+    h("p", { class: "hint" }, `Colours as in the charts; up to ${MAX_CHOSEN} runs at once.`),
+    problem,
+    h(
+      "div",
+      { class: "map" },
+      h(
+        "figure",
+        { class: "card" },
+        h(
+          "div",
+          { class: "row spread" },
+          h(
+            "figcaption",
+            {},
+            h("strong", {}, "Curves"),
+            "; bands from the least to the greatest member",
+          ),
+          field("Metric", metric),
+        ),
+        curveChart,
+      ),
+      h(
+        "figure",
+        { class: "card" },
+        h(
+          "figcaption",
+          {},
+          h("strong", {}, "ID against OOD"),
+          ", at the end; on the dashed line nothing is lost",
+        ),
+        scatter,
+      ),
+    ),
+    skippedRuns(skipped),
+  ];
+
+  const load = serial(async (state) => {
+    const chosen = chosenRuns(state, runs);
+    const colours = new Map(Object.entries(modelColours(chosen)));
+    for (const [id, box] of boxes) box.checked = colours.has(id);
+    for (const [id, spot] of swatches)
+      spot.firstChild.setAttribute("fill", colours.get(id) ?? "none");
+    try {
+      await Promise.all(
+        chosen
+          .filter(({ id }) => !curves.has(id))
+          .map(async ({ id }) => curves.set(id, (await get("curves", { run: id })).series)),
+      );
+      problem.replaceChildren();
+    } catch (error) {
+      problem.replaceChildren(failure(error));
+    }
+    const drawn = chosen.filter(({ id }) => curves.has(id));
+    const shown = showMetrics(state, drawn);
+    await drawCurves(drawn, shown, colours);
+    await drawScatter(chosen, shown, colours);
+  });
+
+  function showMetrics(state, drawn) {
+    const names = [...new Set(drawn.flatMap(({ id }) => Object.keys(curves.get(id))))].sort();
+    const first = HEADLINES.map((name) => UNSEEN + name).find((name) => names.includes(name));
+    metric.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
+    const shown = names.includes(state.metric) ? state.metric : (first ?? names[0]);
+    metric.value = shown ?? "";
+    return shown;
+  }
+
+  async function drawCurves(drawn, shown, colours) {
+    const traces = drawn.flatMap(({ id, name }) => {
+      const series = curves.get(id)[shown];
+      return series ? band(series, name, colours.get(id)) : [];
+    });
+    curveChart.setAttribute("aria-label", `${shown} along training of ${drawn.length} runs`);
+    await draw(curveChart, traces, {
+      xaxis: { title: "step" },
+      yaxis: { title: shown },
+      showlegend: false,
+    });
+  }
+
+  async function drawScatter(chosen, shown, colours) {
+    // The metric that is shown, if it has two sides; else the first that has.
+    const kind = [shown?.split("/")[1], ...HEADLINES].find((name) =>
+      chosen.some(({ metrics }) => KNOWN + name in metrics && UNSEEN + name in metrics),
+    );
+    const points = chosen.filter(
+      ({ metrics }) => KNOWN + kind in metrics && UNSEEN + kind in metrics,
+    );
+    const values = points.flatMap(({ metrics }) => [metrics[KNOWN + kind], metrics[UNSEEN + kind]]);
+    const ends = [Math.min(0, ...values), Math.max(kind === "loss" ? 0 : 1, ...values)];
+    const diagonal = {
+      type: "scatter",
+      mode: "lines",
+      x: ends,
+      y: ends,
+      line: { color: "#7B8794", dash: "dash", width: 1.5 },
+      hoverinfo: "skip",
+      showlegend: false,
+    };
+    scatter.setAttribute(
+      "aria-label",
+      points
+        .map(({ name, metrics }) => {
+          const [known, unseen] = [KNOWN, UNSEEN].map((side) => signed(metrics[side + kind]));
+          return `${name}: ID ${known}, OOD ${unseen}`;
+        })
+        .join("; ") || "No chosen run has both",
+    );
+    await draw(
+      scatter,
+      [
+        diagonal,
+        ...points.map(({ id, name, metrics }) => ({
+          type: "scatter",
+          mode: "markers",
+          name,
+          x: [metrics[KNOWN + kind]],
+          y: [metrics[UNSEEN + kind]],
+          marker: { size: 14, color: colours.get(id) },
+        })),
+      ],
+      {
+        xaxis: { title: `ID ${kind ?? ""}`, range: padded(ends) },
+        yaxis: { title: `OOD ${kind ?? ""}`, range: padded(ends) },
+        showlegend: false,
+      },
+    );
+  }
+
+  return { elements, update: load };
+}
+
+/** Those that the address names; at first the runs of the first task. */
+function chosenRuns(state, runs) {
+  const wanted = (state.runs ?? "").split(",");
+  const named = runs.filter(({ id }) => wanted.includes(id));
+  const first = runs.filter(({ task }) => task === runs[0].task);
+  return (state.runs ? named : first).slice(0, MAX_CHOSEN);
+}
+
+function runTable(runs, boxes, swatches) {
+  const headline = ({ metrics }, side) => {
+    const name = headlineName(metrics);
+    return name && side + name in metrics ? signed(metrics[side + name], 3) : "–";
+  };
+  const headings = [
+    h("th", { scope: "col" }, h("span", { class: "hidden" }, "Compare")),
+    ["Run", "Task", "Attention", "Members", "Steps", "Metric", "ID", "OOD", "Device"].map((name) =>
+      h("th", { scope: "col" }, name),
+    ),
+  ];
+  const cells = (run) => [
+    run.task,
+    run.attention,
+    run.members,
+    run.steps.toLocaleString("en"),
+    headlineName(run.metrics) ?? "–",
+    headline(run, KNOWN),
+    headline(run, UNSEEN),
+    run.device ?? "–",
+  ];
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" },
+    h(
+      "table",
+      { class: "runs" },
+      h("thead", {}, h("tr", {}, headings)),
+      h(
+        "tbody",
+        {},
+        runs.map((run) =>
+          h(
+            "tr",
+            {},
+            h("td", {}, boxes.get(run.id)),
+            h(
+              "th",
+              { scope: "row" },
+              swatches.get(run.id),
+              run.name,
+              !run.finished && h("span", { class: "badge" }, "unfinished"),
+            ),
+            cells(run).map((value) => h("td", {}, String(value))),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+const headlineName = (metrics) =>
+  HEADLINES.find((name) => KNOWN + name in metrics || UNSEEN + name in metrics);
+
+function emptyStore() {
+  return h(
+    "p",
+    { class: "notice" },
+    "There are no runs in the store yet. ",
+    h("code", {}, "hyla demo"),
+    " trains three small ones in minutes; ",
+    h("code", {}, "hyla explore --root FOLDER"),
+    " shows those of another folder.",
+  );
+}
+
+function skippedRuns(skipped) {
+  if (!skipped.length) return "";
+  return h(
+    "details",
+    { class: "help" },
+    h("summary", {}, `${skipped.length} folders could not be read`),
+    h(
+      "ul",
+      {},
+      skipped.map(({ id, reason }) => h("li", {}, h("code", {}, id), `: ${reason}`)),
+    ),
+  );
+}
+
+/** A line with the band of its members behind it. */
+function band({ steps, mean, low, high }, name, colour) {
+  const edge = {
+    type: "scatter",
+    mode: "lines",
+    line: { width: 0 },
+    hoverinfo: "skip",
+    showlegend: false,
+  };
+  return [
+    { ...edge, x: steps, y: low },
+    { ...edge, x: steps, y: high, fill: "tonexty", fillcolor: `${colour}33` },
+    {
+      type: "scatter",
+      mode: "lines",
+      x: steps,
+      y: mean,
+      name,
+      line: { color: colour, width: 2.5 },
+    },
+  ];
+}
+
+const padded = ([low, high]) => [low - 0.05 * (high - low), high + 0.05 * (high - low)];

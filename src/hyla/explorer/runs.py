@@ -1,0 +1,124 @@
+"""The runs of a store, to be compared; nothing outside of its folder is ever read."""
+
+import math
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hyla.explorer import schemas
+from hyla.explorer.refusals import NotThereError, RefusedError
+from hyla.lab.store import StoredRun, origin_of, read_run
+from hyla.training.run_directory import RunDirectoryError, read_metrics
+
+_MOST_POINTS = 2000
+
+
+class RunStore:
+    """The run directories in a folder and in the folders of that (`runs/`, `runs/lab/`).
+
+    A run's id is its path in the store. Only ids that a listing of the store holds are looked at,
+    so a request cannot name anything else; links that lead out of the store are not followed.
+    """
+
+    def __init__(self, root: Path):
+        self._root = root
+
+    def has_runs(self) -> bool:
+        """Whether there is anything to compare."""
+        return next(self._paths(), None) is not None
+
+    def runs(self) -> schemas.Runs:
+        """Return all runs by id, and what could not be read."""
+        found, skipped = [], []
+        for id, path in sorted(self._paths()):
+            try:
+                found.append(_summary(id, read_run(path)))
+            except (RunDirectoryError, KeyError, TypeError, AttributeError, ValueError) as error:
+                reason = str(error) if isinstance(error, RunDirectoryError) else "it is damaged"
+                skipped.append(schemas.SkippedRun(id=id, reason=reason))
+        return schemas.Runs(runs=found, skipped=skipped)
+
+    def curves(self, id: str) -> schemas.Curves:
+        """Return everything that a run logged."""
+        path = dict(self._paths()).get(id)
+        if path is None:
+            raise NotThereError(f"the store has no run {id!r}: see /api/runs")
+        try:
+            config = read_run(path).config
+            records = read_metrics(path)
+        except RunDirectoryError as error:
+            raise RefusedError(f"{id} cannot be read: {error}") from error
+        return schemas.Curves(run=id, series=_series(records), config=config)
+
+    def _paths(self) -> Iterator[tuple[str, Path]]:
+        root = self._root.resolve()
+        for pattern in ("*/config.json", "*/*/config.json"):
+            for file in self._root.glob(pattern):
+                if _lies_in(root, file.parent):
+                    yield file.parent.relative_to(self._root).as_posix(), file.parent
+
+
+def _lies_in(root: Path, folder: Path) -> bool:
+    """Whether a folder and all files in it are really there, whatever links say."""
+    try:
+        return all(part.resolve().is_relative_to(root) for part in (folder, *folder.iterdir()))
+    except (OSError, RuntimeError):  # not to be looked into, or a circle of links
+        return False
+
+
+def _summary(id: str, run: StoredRun) -> schemas.Run:
+    model = run.config["model"]
+    return schemas.Run(
+        id=id,
+        name=run.path.name,
+        task=run.config.get("task_name", "?"),
+        attention=str(model["attention"]),
+        members=_members(run),
+        finished=run.summary is not None,
+        device=origin_of(run)["device"],
+        steps=run.config["steps"],
+        metrics=_final(run),
+    )
+
+
+def _members(run: StoredRun) -> int:
+    """Count the models; a language run is one."""
+    return len(run.config.get("members", [None]))
+
+
+def _final(run: StoredRun) -> dict[str, float]:
+    """Return the final metrics, or the newest of a run that is not finished; means over members."""
+    if run.summary is not None:
+        members = [member["metrics"] for member in run.summary["members"]]
+        found = {name: [member.get(name) for member in members] for name in members[0]}
+    else:
+        found = {}
+        for record in read_metrics(run.path):
+            found |= {name: values for name, values in record.items() if isinstance(values, list)}
+    means = {name: _statistics(values)[0] for name, values in found.items()}
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _series(records: list[dict[str, Any]]) -> dict[str, schemas.Series]:
+    """Return each metric along the steps at which it was logged."""
+    logged: dict[str, list[tuple[int, list[Any]]]] = {}
+    for record in records:
+        for name, values in record.items():
+            if isinstance(values, list):
+                logged.setdefault(name, []).append((record["step"], values))
+    series = {}
+    for name, points in logged.items():
+        points = points[:: -(-len(points) // _MOST_POINTS)]
+        mean, low, high = zip(*(_statistics(values) for _, values in points), strict=True)
+        series[name] = schemas.Series(
+            steps=[step for step, _ in points], mean=list(mean), low=list(low), high=list(high)
+        )
+    return series
+
+
+def _statistics(values: list[Any]) -> tuple[float | None, float | None, float | None]:
+    """Return mean, least and greatest over the members; None if one is no finite number."""
+    if not values or not all(isinstance(x, int | float) and math.isfinite(x) for x in values):
+        return None, None, None
+    return statistics.fmean(values), float(min(values)), float(max(values))

@@ -1,0 +1,127 @@
+"""What holds in every view: nothing goes wrong, nothing sticks out, all can be reached and read."""
+
+import pytest
+from explorer_fixtures import subject_of
+from page_watch import VIEWS, Visit
+from playwright.sync_api import Page, expect
+
+from hyla.explorer.app import build_app
+from hyla.explorer.gallery import Gallery, open_gallery
+from hyla.explorer.runs import RunStore
+from hyla.explorer.security import Access
+from hyla.explorer.server import serving
+
+CONTENT = {
+    "puzzle": "form.answer",
+    "code": ".layers article",
+    "swap": ".swap-verdict",
+    "fuzzy": ".predictions dl",
+    "compare": "table.runs",
+}
+
+
+def brightness(page: Page) -> float:
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(","))) / 3
+
+
+def test_every_view_fits_its_screen_and_is_reached_by_the_keyboard(visit: Visit):
+    page = visit.open()
+    for view in VIEWS:
+        link = page.get_by_role("navigation").locator(f"a[href^='#/{view}']")
+        link.focus()
+        page.keyboard.press("Enter")
+        expect(page.locator(CONTENT[view]).first).to_be_visible()
+        expect(link).to_have_attribute("aria-current", "page")
+        visit.settle()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
+
+
+def test_all_that_can_be_operated_has_a_name_and_shows_its_focus(desk: Visit):
+    for view in VIEWS:
+        page = desk.open(f"#/{view}")
+        expect(page.locator(CONTENT[view]).first).to_be_visible()
+        unnamed = page.evaluate(
+            """() => [...document.querySelectorAll("a, button, input, select")]
+                .filter(e => !(e.ariaLabel || e.textContent.trim()
+                    || [...(e.labels ?? [])].some(label => label.textContent.trim())))
+                .map(e => e.outerHTML)"""
+        )
+        assert unnamed == [], view
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline == "solid", view
+
+
+def test_the_skip_link_leaves_the_state_alone(desk: Visit):
+    page = desk.open("#/puzzle?seed=5")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    assert page.url.endswith("#/puzzle?seed=5")
+
+
+@pytest.mark.parametrize("view", ["puzzle", "fuzzy"])
+def test_colours_follow_the_system_and_then_the_visitor(visit_at, view: str):
+    with visit_at(1280, color_scheme="dark") as visit:
+        page = visit.open(f"#/{view}")
+        toggle = page.get_by_role("button", name="Dark colours")
+        expect(toggle).to_have_attribute("aria-pressed", "true")
+        assert brightness(page) < 60
+        visit.settle()
+        toggle.click()
+        assert brightness(page) > 200
+        page.reload()
+        expect(toggle).to_have_attribute("aria-pressed", "false")
+        assert brightness(page) > 200
+
+
+def test_the_page_lives_with_a_strict_policy(desk: Visit):
+    # Under it, the other tests see no console errors: nothing inline is needed.
+    page = desk.open("#/compare")
+    expect(page.locator(".chart .nsewdrag")).to_have_count(2)
+    policy = page.request.get(desk.address).headers["content-security-policy"]
+    assert "script-src 'self';" in policy
+    assert "style-src 'self';" in policy
+    assert "unsafe" not in policy
+
+
+def test_what_a_link_says_is_never_read_as_markup(desk: Visit):
+    page = desk.open("#/puzzle?model=<img src=x onerror=alert(1)>")
+    expect(page.get_by_role("alert")).to_contain_text("<img src=x onerror=alert(1)>")
+    assert page.locator("main img").count() == 0
+    assert [p.partition(":")[0] for p in desk.problems] == ["404", "console error"]
+    desk.problems.clear()
+
+
+def test_a_server_that_is_gone_is_told_and_tried_again(desk: Visit):
+    page = desk.open("#/puzzle")
+    expect(page.locator("form.answer")).to_be_visible()
+    page.route("**/api/sraven/**", lambda route: route.abort())
+    page.get_by_role("button", name="New puzzle").click()
+    expect(page.get_by_role("alert")).to_contain_text("The server does not answer")
+    page.unroute("**/api/sraven/**")
+    page.get_by_role("button", name="New puzzle").click()
+    expect(page.locator("form.answer")).to_be_visible()
+    desk.problems.clear()
+
+
+def test_models_of_another_size_and_missing_tasks_are_no_obstacle(desk: Visit, tmp_path):
+    app = build_app(Gallery([subject_of("sraven")]), RunStore(tmp_path), Access())
+    with serving(app) as desk.address:
+        page = desk.open("#/puzzle?answer=none")
+        expect(page.locator(".rules > li")).to_have_count(2)
+        page = desk.open("#/fuzzy")
+        expect(page.get_by_text("This view needs a model of fuzzy logic")).to_be_visible()
+
+
+def test_functions_of_several_sizes_are_offered_one_at_a_time(desk: Visit, tmp_path):
+    gallery = Gallery([*open_gallery([]).subjects.values(), subject_of("fuzzy")])
+    with serving(build_app(gallery, RunStore(tmp_path), Access())) as desk.address:
+        page = desk.open("#/fuzzy")
+        expect(page.get_by_text("The 15 examples as numbers")).to_be_visible()
+        page.get_by_label("Functions of").select_option("3 variables, 2 terms, 5 examples")
+        expect(page.get_by_text("The 5 examples as numbers")).to_be_visible()
+        expect(page.locator(".predictions dt")).to_have_text(["Target", "HYLA"])
+        desk.settle()

@@ -1,0 +1,148 @@
+"""`hyla doctor`: what it finds, and that it notices what is wrong."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from hyla.attention import attention
+from hyla.cli import main
+from hyla.doctor import checks, installation
+from hyla.doctor.checks import run_checks
+from hyla.doctor.kernels import CASES, kernel_findings
+
+CPU = torch.device("cpu")
+on_cpu_alone = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is so without a GPU")
+
+
+def report(capsys) -> tuple[int, dict]:
+    code = main(["doctor", "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_sound_installation_is_well(capsys):
+    code, found = report(capsys)
+    assert code == 0
+    assert found["healthy"]
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["devices"][0].startswith("CPU")
+    assert {check["passed"] for check in found["checks"]} == {True}
+
+
+def test_the_text_says_the_same(capsys):
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("Versions and devices", "Optional parts", "Fused kernels", "All is well."):
+        assert part in shown
+
+
+@on_cpu_alone
+def test_why_no_kernel_runs_is_said():
+    findings = list(kernel_findings(CPU))
+    assert len(findings) == len(CASES)
+    assert {finding.kernel for finding in findings} == {None}
+    assert {finding.reason for finding in findings} == {"torch sees no CUDA device"}
+
+
+def _off_by_a_thousandth(*inputs, **options):
+    """Attention as a wrong kernel or a broken BLAS would compute it."""
+    if options.get("attention") == "hyla" and inputs[0].dtype == torch.float32:
+        return attention(*inputs, **options) * 1.001
+    return attention(*inputs, **options)
+
+
+def _wrong_gradient(*inputs, **options):
+    """Attention whose values do not say how they depend on the queries."""
+    q, *rest = inputs
+    return attention(q.detach() + 0.5 * (q - q.detach()), *rest, **options)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "reason"),
+    [
+        (_off_by_a_thousandth, "equations, float32 against float64", "hyla is off by 1.0e-03"),
+        (_wrong_gradient, "gradients against finite differences", "differ from finite differences"),
+    ],
+)
+def test_wrong_numbers_are_found(capsys, monkeypatch, fault, name, reason):
+    monkeypatch.setattr(checks, "attention", fault)
+    code, found = report(capsys)
+    assert code == 1
+    failed = {c["name"]: c["detail"] for c in found["checks"] if not c["passed"]}
+    assert reason in failed[name]
+    assert main(["doctor"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_a_check_that_crashes_has_failed(monkeypatch):
+    def crash(*inputs, **options):
+        raise RuntimeError("illegal memory access")
+
+    monkeypatch.setattr(checks, "attention", crash)
+    first, *_ = run_checks(CPU)
+    assert not first.passed
+    assert "illegal memory access" in first.detail
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_check_of_a_kernel_compares_output_and_gradients(case, monkeypatch):
+    """Without a GPU, the equations in the kernel's dtype stand in for the kernel."""
+    asked = []
+
+    def stand_in(*inputs, backend, **options):
+        asked.append((backend, inputs[0].dtype))
+        return attention(*inputs, backend="reference", **options)
+
+    monkeypatch.setattr(checks, "attention", stand_in)
+    assert ("dq" in checks.kernel_agrees(case, CPU)) == case.gradients
+    assert asked == [("fused", case.dtype), ("reference", torch.float64)]
+
+    def half_as_large(*inputs, backend, **options):
+        out = attention(*inputs, backend="reference", **options)
+        return out / 2 if backend == "fused" else out
+
+    monkeypatch.setattr(checks, "attention", half_as_large)
+    with pytest.raises(checks.CheckError, match=r"output is off by 5\.0e-01"):
+        checks.kernel_agrees(case, CPU)
+
+
+def test_extras_are_those_of_the_project():
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    declared = project["project"]["optional-dependencies"]
+
+    def distributions(extra: str) -> list[str]:
+        names = []
+        for requirement in declared[extra]:
+            name = requirement.partition(">=")[0]
+            if name.startswith("hyla["):
+                for other in name.removeprefix("hyla[").removesuffix("]").split(","):
+                    names += distributions(other)
+            else:
+                names.append(name)
+        return names
+
+    for_users = {extra: distributions(extra) for extra in declared if extra not in ("dev", "docs")}
+    assert {name: list(needs) for name, (_, needs) in installation.EXTRAS.items()} == for_users
+
+
+def test_what_is_missing_comes_with_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(installation, "_installed", lambda name: None)
+    figures = next(extra for extra in installation.extras() if extra.name == "figures")
+    assert figures.missing == ("matplotlib", "plotly")
+    assert figures.install == 'pip install "hyla[figures]"'
+
+
+def test_runs_without_the_command_line_library():
+    code = """
+import runpy, sys
+sys.modules["cyclopts"] = None
+sys.argv = ["hyla.doctor", "--json"]
+runpy.run_module("hyla.doctor", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["healthy"]
