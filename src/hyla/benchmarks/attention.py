@@ -132,7 +132,8 @@ def _train_rows(shape: Shape) -> Iterator[dict[str, Any]]:
         torch.compiler.reset()
         einsums = time_both(torch.compile(_einsums, dynamic=False), leaves)
     reference = time_both(_reference, leaves) if shape.T <= LONGEST_EINSUM else None
-    plain = large_head.needs_plain_arithmetic(*leaves, None)
+    q, k, v = leaves
+    plain = large_head.needs_plain_arithmetic(q, k, v, None)
     products = (FORWARD_PRODUCTS, FORWARD_PRODUCTS + BACKWARD_PRODUCTS)
     for i, name in enumerate(("forward", "fwd+bwd")):
         best = min(times[i] for times in softmax)
