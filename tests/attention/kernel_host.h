@@ -173,7 +173,10 @@ extern "C" void launch(int blocks, int threads, const Arguments *given) {
         }
         for (bool running = true; running;) {
             running = false;
-            for (int thread = 0; thread < threads; ++thread) {
+            for (int turn = 0; turn < threads; ++turn) {
+                // A missing barrier shows only if the reader comes before the writer, so every
+                // other block starts with the last thread.
+                const int thread = index % 2 == 0 ? turn : threads - 1 - turn;
                 if (block::fibre[thread].finished) continue;
                 resume(thread);
                 running = true;

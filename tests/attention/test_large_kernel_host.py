@@ -15,7 +15,7 @@ from kernel_host import HostBuilds
 from hyla.attention import AttentionSpec, attention
 from hyla.attention.dispatch import try_fused
 from hyla.attention.kernels import choice, decode, large_head
-from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.ops import choose_kernel, fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.plain_plan import PlainPlan
@@ -330,6 +330,19 @@ def test_shared_memory_is_what_the_kernel_counts(builds):
     assert {0, 1, 2} <= names
 
 
+def test_a_missing_barrier_is_noticed(tmp_path, monkeypatch):
+    def without_barrier(*names):
+        before, after = read_sources(*names).split("DEVICE void value_gradients")
+        return before + "DEVICE void value_gradients" + after.replace("__syncthreads();", "", 1)
+
+    monkeypatch.setattr(large_head, "read_sources", without_barrier)
+    monkeypatch.setattr(large_head, "load_kernel", HostBuilds(tmp_path).load_kernel)
+    with pytest.raises(AssertionError, match="dq"):
+        # A full tile of queries, whose last ones the last threads own: in ascending order all goes
+        # well. Keys of two blocks: the second runs its threads in descending order.
+        test_output_and_gradients(Case(3, 32, 32, 18, dtype=torch.float32))
+
+
 def test_rows_too_wide_for_tensor_cores_take_plain_arithmetic():
     def plans(heads, width, dtype=torch.bfloat16):
         q = torch.zeros(1, 4, heads, width, dtype=dtype)
@@ -386,6 +399,15 @@ def test_says_why_it_cannot_run(message, change):
     formula = change.get("formula", Case(8, 32, 4, 4).formula)
     with pytest.raises(ValueError, match=message):
         fused_attention("large_head", q, q, q, formula=formula)
+
+
+def test_packed_sequences_take_neither_bias_nor_padding():
+    q = torch.zeros(1, 4, 8, 32)
+    starts = torch.tensor([0, 1, 4], dtype=torch.int32)
+    options = {"packing": Packing(starts, starts, 3, 3), "formula": Case(8, 32, 4, 4).formula}
+    for more in ({"bias": torch.zeros(1, 8, 4, 4)}, {"padding": torch.ones(1, 4) > 0}):
+        with pytest.raises(ValueError, match="neither bias nor padding"):
+            fused_attention("large_head", q, q, q, **more, **options)
 
 
 DECODE = [

@@ -104,12 +104,12 @@ def test_padded_tokens_do_not_matter_even_if_they_are_nan():
 def test_strided_and_expanded_inputs():
     torch.manual_seed(6)
     q, k, v = normal(3, 40, 3, 8, 64).unbind(2)
-    check(q, k, v)
-    check(q, k[:1].expand(3, -1, -1, -1), v.flip(1))
+    check(q, k, v, phi="silu")
+    check(q, k[:1].expand(3, -1, -1, -1), v.flip(1), phi="silu")
     heads_first = normal(3, 8, 40, 64).transpose(1, 2)
-    check(heads_first, heads_first, v)
+    check(heads_first, heads_first, v, phi="silu")
     misaligned = normal(3 * 40 * 512 + 1)[1:].view(3, 40, 8, 64)
-    check(misaligned, k, v)
+    check(misaligned, k, v, phi="silu")
 
 
 def test_batch_beyond_a_grid_dimension():

@@ -23,7 +23,9 @@ from hyla.benchmarks.clock import microseconds, peak_mebibytes, time_both
 
 # Products of 2 B T² H D operations, half of them masked: forward 3; backward 8 that are needed.
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 3, 8
-ROUNDING = {"bfloat16": 2e-3, "float32": 4e-6}
+# A hidden unit within rounding of ReLU's kink may fall on either side, in millions one does now and
+# then, and moves a gradient by about 1e-3: hence no less for float32.
+ROUNDING = {"bfloat16": 2e-3, "float32": 2e-3}
 LONGEST_EINSUM = 1024  # [B, T, T, D] has to fit
 SOFTMAX = {
     "bfloat16": (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION),
@@ -56,7 +58,7 @@ COMPILED = [  # einsums take long to compile, so not everywhere
 ]
 HEADS = [*COMPILED, Shape(8, 1024, 4, 64), Shape(8, 1024, 32, 32)]
 LENGTHS = [Shape(max(1, 8192 // T), T, 8, 64) for T in (256, 512, 2048, 4096, 8192, 16384, 32768)]
-SHORT = [Shape(8, T, 8, 64) for T in (8, 32, 128)]
+SHORT = [Shape(8, T, 8, 64, dtype) for dtype in ("bfloat16", "float32") for T in (8, 32, 128)]
 DECODE = [Shape(8, T, 8, 64) for T in (1024, 4096, 16384, 32768)]
 
 

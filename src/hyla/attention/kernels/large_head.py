@@ -65,8 +65,8 @@ def why_unsupported(
         )
     if q.dtype not in KINDS or not q.dtype == k.dtype == v.dtype:
         return f"it takes bfloat16, float16 or float32, got {q.dtype}"
-    if bias is not None and packing is not None:
-        return "packed sequences take no bias"
+    if packing is not None and not (bias is None and padding is None):
+        return "packed sequences take neither bias nor padding"
     if bias is not None and bias.dtype not in (torch.float32, q.dtype):
         return f"bias must be float32 or {q.dtype}, got {bias.dtype}"
     reason = why_apart(q, k, v, bias, padding, kinds=DEVICES)
