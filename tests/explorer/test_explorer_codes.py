@@ -1,11 +1,13 @@
 """Codes, maps and swaps over the wire, beside what hyla.latents says."""
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from explorer_fixtures import subject_of
+from explorer_fixtures import client_of, subject_of
 from fastapi.testclient import TestClient
 
 from hyla.explorer import codes
@@ -108,6 +110,38 @@ def test_a_map_is_made_once(client, monkeypatch):
     assert len(calls) == 1
 
 
+def test_maps_are_made_one_at_a_time(client, monkeypatch):
+    """Each takes a core for seconds: many would leave nothing for puzzles."""
+    lock, most = threading.Lock(), []
+
+    def embed(found):
+        assert lock.acquire(blocking=False), "another map is being made"
+        time.sleep(0.02)
+        lock.release()
+        most.append(1)
+        return np.zeros((len(found), 2))
+
+    monkeypatch.setattr(codes, "embed", embed)
+    with ThreadPoolExecutor(4) as threads:
+        asked = [
+            threads.submit(get, client, "map", model=MODEL, layer=1, query=16, key=key)
+            for key in range(4)
+        ]
+        assert all(one.result() for one in asked)
+    assert len(most) == 4
+
+
+def test_a_model_that_diverged_is_refused(tmp_path):
+    subject = subject_of("sraven", id="diverged")
+    with subject.model() as model, torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1e30)
+    client = client_of(Gallery([subject]), tmp_path)
+    id = get(client, "instance", model="diverged")["id"]
+    for path, asked in (("answers", {"id": id}), ("code", {"id": id}), ("map", {"layer": 1})):
+        assert "no finite numbers" in get(client, path, 409, model="diverged", **asked)["error"]
+
+
 def test_codes_that_are_all_alike_lie_in_one_place(client, id):
     # What is asked for is no input, so in the first layer nothing tells instances apart.
     points = get(client, "map", model=MODEL, layer=0, query=17, key=17)["points"]
@@ -166,7 +200,6 @@ def test_its_own_code_changes_nothing(client, id):
     found = swap(client, model=MODEL, id=id, layers=[0, 1], donor={"id": id}, code="instance")
     assert found["before"]["values"] == found["after"]["values"]
     assert found["before"]["probabilities"] == pytest.approx(found["after"]["probabilities"])
-    assert found["verdict"] == "same"
     assert found["own_prescribes"] == found["donor_prescribes"]
 
 

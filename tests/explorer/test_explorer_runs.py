@@ -96,6 +96,28 @@ def test_a_damaged_run_is_skipped_with_a_reason(tmp_path, text):
 
 
 @pytest.mark.parametrize(
+    "files",
+    [
+        {"finished.json": '{"members": []}'},
+        {"metrics.jsonl": '{"step": "one", "loss": [1.0]}\n'},
+        {"metrics.jsonl": '{"step": 1, "loss": [null], "nonfinite": {"/other/1": "nan"}}\n'},
+    ],
+    ids=["no members", "no step", "no such number"],
+)
+def test_a_damaged_run_is_no_obstacle_to_the_others(gallery, tmp_path, run, files):
+    shutil.copytree(run, tmp_path / "sound")
+    shutil.copytree(run, tmp_path / "broken")
+    for name, text in files.items():
+        (tmp_path / "broken" / name).write_text(text)
+    client = client_of(gallery, tmp_path)
+    assert "sound" in [one["id"] for one in client.get("/api/runs").json()["runs"]]
+    answer = client.get("/api/curves", params={"run": "broken"})
+    if "metrics.jsonl" in files:
+        assert answer.status_code == 409
+        assert "broken cannot be read" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
     "id", ["../outside", "..", ".", "/etc", "lab/../../outside", "lab", "lab%2f..", "\0", "link"]
 )
 def test_only_runs_of_the_store_have_ids(gallery, tmp_path, run, id):
@@ -157,6 +179,26 @@ def test_runs_that_cannot_be_explored(run, tmp_path):
     (tmp_path / "text" / "config.json").write_text('{"task_name": "language"}')
     with pytest.raises(RunDirectoryError, match="hyla generate"):
         open_gallery([tmp_path / "text"])
+
+
+def test_a_checkpoint_that_is_gone_is_told(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    gallery = open_gallery([tmp_path / "run"])
+    for checkpoint in (tmp_path / "run").glob("checkpoint*"):
+        checkpoint.unlink()
+    client = client_of(gallery, tmp_path)
+    id = client.get("/api/sraven/instance", params={"model": "run:1"}).json()["id"]
+    answer = client.get("/api/sraven/answers", params={"model": "run:1", "id": id})
+    assert answer.status_code == 409
+    assert "no checkpoint" in answer.json()["error"]
+
+
+def test_an_unfinished_run_may_have_gone_on_when_a_member_is_read(run, tmp_path):
+    shutil.copytree(run, tmp_path / "young")
+    (tmp_path / "young" / "finished.json").unlink()
+    subject = open_gallery([tmp_path / "young"])["young:1"]
+    assert subject.note == "Member 1 of young, step 24 or later: not finished yet."
+    assert subject.scores == {}
 
 
 # --- models that are shipped ---------------------------------------------------------------------

@@ -124,6 +124,7 @@ def test_security_headers(client, path):
     assert "frame-ancestors 'none'" in policy
     assert "http" not in policy
     assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-opener-policy"] == "same-origin"
 
 
 def test_plotly_is_served_from_here(client):
@@ -174,6 +175,20 @@ def test_the_address_brings_the_token_and_a_cookie_keeps_it(guarded):
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert guarded.get("/api/about").status_code == 200  # the client keeps cookies
+    # Also who has the cookie is not left with an address that must not be passed on.
+    assert guarded.get("/", params={"token": TOKEN}).headers["refresh"] == "0; url=/"
+    assert "refresh" not in guarded.get("/").headers
+
+
+def test_browsers_of_others_have_nothing_to_complain_about(guarded):
+    visit = guarded.get("/", params={"token": TOKEN})
+    assert "cross-origin-opener-policy" not in visit.headers
+    assert guarded.get("/favicon.ico").status_code == 200
+
+
+def test_cookies_of_other_services_of_the_host_are_no_obstacle(guarded):
+    cookie = f'_xsrf=2|a|b; other={{"a": 1, "b": [2]}}; {COOKIE}={TOKEN}; last'
+    assert guarded.get("/api/about", headers={"cookie": cookie}).status_code == 200
 
 
 def test_the_token_is_no_key_to_the_api_by_address(guarded):

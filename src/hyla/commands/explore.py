@@ -23,7 +23,7 @@ def explore(
     """Explore trained models in the browser: solve puzzles beside them, read and swap their codes.
 
     Without RUN, small models that come with hyla are shown. The page stays on this machine: it
-    loads nothing from elsewhere, and nobody else can open it. Ctrl-C ends it.
+    loads nothing from elsewhere, and no other machine can open it. Ctrl-C ends it.
 
     Examples:
 

@@ -168,6 +168,10 @@ def _serve_page(app: FastAPI) -> None:
     def index() -> FileResponse:
         return FileResponse(_PAGE / "index.html")
 
+    @app.get("/favicon.ico", include_in_schema=False)  # where a page names no icon, as at first
+    def icon() -> FileResponse:
+        return FileResponse(_PAGE / "icon.svg")
+
     @app.get("/static/plotly.min.js", include_in_schema=False)
     def plotly_library() -> FileResponse:
         # It is large and changes with its version only.

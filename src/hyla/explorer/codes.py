@@ -1,5 +1,6 @@
 """The latent codes of puzzles: of a query-key pair, beside the mean codes of all rules."""
 
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from hyla.explorer import schemas
-from hyla.explorer.gallery import Subject, row_pairs
+from hyla.explorer.gallery import Subject, study_pairs
 from hyla.explorer.memo import Memo
 from hyla.explorer.puzzles import Puzzle
 from hyla.explorer.refusals import NotThereError, RefusedError
@@ -22,6 +23,8 @@ INSTANCES = 320
 _NEIGHBOURS = 5
 _KEPT_MAPS = 64
 _KEPT_RECORDINGS = 16
+# One map at a time: each takes a core for seconds, and the limit of threads below is the process's.
+_EMBEDDING = threading.Lock()
 
 PairList = tuple[tuple[int, int], ...]
 
@@ -149,7 +152,7 @@ def _embedded(codes: np.ndarray) -> np.ndarray:
     if np.allclose(codes, codes[:1]):  # as where queries and keys of a first layer are all alike
         return np.zeros((len(codes), 2))
     # Threads that wait for each other all the time are slower than one wherever cores are busy.
-    with threadpool_limits(1, user_api="openmp"):
+    with _EMBEDDING, threadpool_limits(1, user_api="openmp"):
         return embed(codes).astype(np.float64)
 
 
@@ -168,7 +171,7 @@ def pairs_of(subject: Subject, query: int | None, key: int | None) -> PairList:
     """Return one pair, or the study's if none is given."""
     if query is None and key is None:
         _ = subject.sraven  # raises if there is no row in its task
-        return tuple(row_pairs(subject))
+        return tuple(study_pairs(subject))
     if query is None or key is None:
         raise RefusedError("give both query and key, or neither for the pairs of the study")
     length = subject.sraven.sequence_length
@@ -182,8 +185,8 @@ def record(subject: Subject, inputs: Tensor, pairs: Sequence[tuple[int, int]]) -
     with subject.model() as model:
         logits, seen = run_recorded(model, inputs, pairs=pairs)
     return Recording(
-        codes=torch.stack([seen[site].codes for site in sorted(seen)]),
-        predictions=logits[:, -subject.task.num_queries :].argmax(dim=-1),
+        codes=subject.finite(torch.stack([seen[site].codes for site in sorted(seen)])),
+        predictions=subject.finite(logits[:, -subject.task.num_queries :]).argmax(dim=-1),
     )
 
 

@@ -41,7 +41,7 @@ class _Function(NamedTuple):
             with subject.model() as model:
                 logits = model(inputs, last=1)
             assert isinstance(logits, Tensor)
-            found[subject.id] = logits[:, -1, 0].tolist()
+            found[subject.id] = subject.finite(logits[:, -1, 0]).tolist()
         return found
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
+from torch import Tensor
+
 from hyla._errors import nearest
 from hyla.explorer import schemas
 from hyla.explorer.packed import read_description, read_weights, shipped_models
@@ -19,6 +21,7 @@ from hyla.latents.pairs import resolve_pairs
 from hyla.nn import Transformer
 from hyla.tasks import FuzzyLogic, Sraven
 from hyla.training import TrainConfig
+from hyla.training.checkpoint import CheckpointError
 from hyla.training.objectives import objective_of
 from hyla.training.run_directory import RunDirectoryError
 
@@ -53,6 +56,15 @@ class Subject:
         with self._lock:
             yield self._model
 
+    def finite(self, computed: Tensor) -> Tensor:
+        """Return what the model computed; refuse if that is no numbers."""
+        if not computed.isfinite().all():
+            raise RefusedError(
+                f"{self.id} computes no finite numbers, as a model whose training diverged does: "
+                "choose another"
+            )
+        return computed
+
     @cached_property
     def study(self) -> Study:
         """Where its task's operations are."""
@@ -60,7 +72,10 @@ class Subject:
 
     @cached_property
     def _model(self) -> Transformer:
-        return self._load()
+        try:
+            return self._load()
+        except (RunDirectoryError, CheckpointError) as error:  # it was there when all began
+            raise RefusedError(f"{self.id} can no longer be read: {error}") from error
 
     @property
     def sraven(self) -> Sraven:
@@ -109,7 +124,7 @@ class Subject:
             grid=config.grid_size,
             rules=list(config.rules),
             tokens=self.task.sequence_length,
-            pairs=row_pairs(self),
+            pairs=study_pairs(self),
         )
 
     def _function_shape(self) -> schemas.FunctionShape | None:
@@ -153,10 +168,10 @@ def open_gallery(runs: Sequence[Path]) -> Gallery:
     return Gallery([*subjects, *map(_shipped, shipped_models())])
 
 
-def row_pairs(subject: Subject) -> list[tuple[int, int]]:
+def study_pairs(subject: Subject, name: str = "row") -> list[tuple[int, int]]:
     """Return the study's pairs of positions, counted from the beginning."""
     length = subject.task.sequence_length
-    listed = resolve_pairs(subject.study.pairs["row"], queries=length, keys=length)
+    listed = resolve_pairs(subject.study.pairs[name], queries=length, keys=length)
     return [(query, key) for query, key in listed.tolist()]
 
 
@@ -186,7 +201,7 @@ def _of_run(path: Path) -> Iterator[Subject]:
             member=number,
             scores=_by_split(metrics, headline),
             note=f"Member {number} of {path.resolve().name}, step {stored.checkpoint_step}"
-            + ("." if stored.summary else ": not finished yet."),
+            + ("." if stored.summary else " or later: not finished yet."),
             shipped=False,
             load=lambda number=number: first if number == 0 else load_model(path, number)[0],
         )

@@ -73,7 +73,7 @@ def new_puzzle(
     else:
         side = subject.sraven.manifest(subject.seed).sides[_SIDES[split]]
         chosen = side[digest_words(f"explorer/{seed}", 1)[0] % len(side)]
-    return _build(subject, chosen, permuted=permuted, seed=seed)
+    return build(subject, chosen, permuted=permuted, seed=seed)
 
 
 def find_puzzle(gallery: Gallery, id: str) -> Puzzle:
@@ -90,7 +90,7 @@ def find_puzzle(gallery: Gallery, id: str) -> Puzzle:
     sound = len(rules) == config.num_features and list(rules) == sorted(rules)
     if not sound or rules[-1] >= len(config.rules) or int(seed) > schemas.MAX_SEED:
         raise NotThereError(f"there is no puzzle {id}: take a new one")
-    return _build(subject, rules, permuted=kind == "p", seed=int(seed))
+    return build(subject, rules, permuted=kind == "p", seed=int(seed))
 
 
 def puzzle_for(gallery: Gallery, subject: Subject, id: str) -> Puzzle:
@@ -124,17 +124,37 @@ def shown_puzzle(subject: Subject, puzzle: Puzzle) -> schemas.Instance:
     )
 
 
-def _build(subject: Subject, rules: Combination, *, permuted: bool, seed: int) -> Puzzle:
-    config = subject.sraven.config
-    # A stream of its own: none of these instances was trained on or scored.
-    split = "explorer" if permuted else "explorer_unpermuted"
-    sampler = SravenSampler(
-        config, split, seeds=[0], combinations=torch.tensor([[rules]]), batch_size=1
-    )
+def build(subject: Subject, rules: Combination, *, permuted: bool, seed: int) -> Puzzle:
+    """Return the puzzle of a seed with these rules."""
+    config, split = subject.sraven.config, _split(permuted)
+    sampler = _sampler(config, split, rules, batch_size=1)
     problem = problem_of(sampler, seed, config=config, split=split, seed=0)
     digits = "".join(_DIGITS[rule] for rule in rules)
     id = f"{subject.shape}.{digits}.{'p' if permuted else 'o'}.{seed}"
     return Puzzle(id, rules, problem)
+
+
+def unpermuted(subject: Subject, rules: Combination, *, seeds: int) -> tuple[Tensor, Tensor]:
+    """Return panels [N, rows, columns, M] and rules [N, M] of the puzzles of seeds 0 ... N - 1.
+
+    An instance is a function of its number: these are those that `build` makes, all at once.
+    """
+    sampler = _sampler(subject.sraven.config, _split(False), rules, batch_size=seeds)
+    panels, features, _ = sampler.instances(0)
+    return panels[0], features[0]
+
+
+def _split(permuted: bool) -> str:
+    # A stream of its own: none of these instances was trained on or scored.
+    return "explorer" if permuted else "explorer_unpermuted"
+
+
+def _sampler(
+    config: SravenConfig, split: str, rules: Combination, *, batch_size: int
+) -> SravenSampler:
+    return SravenSampler(
+        config, split, seeds=[0], combinations=torch.tensor([[rules]]), batch_size=batch_size
+    )
 
 
 def _parse_rules(text: str, config: SravenConfig) -> Combination:
@@ -169,7 +189,7 @@ def _model_answer(subject: Subject, puzzle: Puzzle) -> schemas.ModelAnswer:
     with subject.model() as model:
         logits = model(puzzle.inputs, last=subject.task.num_queries)
     assert isinstance(logits, Tensor)
-    probabilities = logits[0].softmax(dim=-1)
+    probabilities = subject.finite(logits[0]).softmax(dim=-1)
     values = probabilities.argmax(dim=-1).tolist()
     return schemas.ModelAnswer(
         values=values,

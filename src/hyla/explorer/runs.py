@@ -12,6 +12,8 @@ from hyla.lab.store import StoredRun, origin_of, read_run
 from hyla.training.run_directory import RunDirectoryError, read_metrics
 
 _MOST_POINTS = 2000
+# What reading files raises that hold something else than a run does.
+_DAMAGED = (LookupError, TypeError, AttributeError, ValueError)
 
 
 class RunStore:
@@ -34,9 +36,8 @@ class RunStore:
         for id, path in sorted(self._paths()):
             try:
                 found.append(_summary(id, read_run(path)))
-            except (RunDirectoryError, KeyError, TypeError, AttributeError, ValueError) as error:
-                reason = str(error) if isinstance(error, RunDirectoryError) else "it is damaged"
-                skipped.append(schemas.SkippedRun(id=id, reason=reason))
+            except (RunDirectoryError, *_DAMAGED) as error:
+                skipped.append(schemas.SkippedRun(id=id, reason=_reason(error)))
         return schemas.Runs(runs=found, skipped=skipped)
 
     def curves(self, id: str) -> schemas.Curves:
@@ -46,10 +47,9 @@ class RunStore:
             raise NotThereError(f"the store has no run {id!r}: see /api/runs")
         try:
             config = read_run(path).config
-            records = read_metrics(path)
-        except RunDirectoryError as error:
-            raise RefusedError(f"{id} cannot be read: {error}") from error
-        return schemas.Curves(run=id, series=_series(records), config=config)
+            return schemas.Curves(run=id, series=_series(read_metrics(path)), config=config)
+        except (RunDirectoryError, *_DAMAGED) as error:
+            raise RefusedError(f"{id} cannot be read: {_reason(error)}") from error
 
     def _paths(self) -> Iterator[tuple[str, Path]]:
         root = self._root.resolve()
@@ -65,6 +65,10 @@ def _lies_in(root: Path, folder: Path) -> bool:
         return all(part.resolve().is_relative_to(root) for part in (folder, *folder.iterdir()))
     except (OSError, RuntimeError):  # not to be looked into, or a circle of links
         return False
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, RunDirectoryError) else "it is damaged"
 
 
 def _summary(id: str, run: StoredRun) -> schemas.Run:

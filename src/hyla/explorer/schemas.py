@@ -221,9 +221,11 @@ class Place(Answer):
 
 
 class DonorRule(Request):
-    """Any instance, or the mean, of a rule."""
+    """Some instance, or the mean, of a rule."""
 
     rule: Annotated[str, StringConstraints(max_length=100)]
+    same_operands: bool = True
+    """Whether to look for an instance that applies the rule to what the puzzle's is applied to."""
 
 
 class DonorPuzzle(Request):
@@ -233,13 +235,14 @@ class DonorPuzzle(Request):
 
 
 class SwapRequest(Request):
-    """Whose code to give to which layers."""
+    """Whose code to give to which layers, at which of the study's pairs."""
 
     model: ModelId
     id: PuzzleId
     layers: Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1, max_length=64)]
     donor: DonorRule | DonorPuzzle
     code: Literal["instance", "rule mean", "zero"]
+    pairs: Literal["row", "all keys"] = "row"
 
 
 class Prediction(Answer):
@@ -252,24 +255,50 @@ class Prediction(Answer):
 class DonorShown(Answer):
     """The instance whose code was given."""
 
+    id: str
     panels: list[Panel]
     target: Panel
     answer: int
     correct: bool
+    same_operands: bool
+    note: str | None
+    """Why it is not the donor that was asked for."""
+
+
+class Share(Answer):
+    """A rate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Counted(Answer):
+    """What many swaps like this one did, in all layers together."""
+
+    swaps: int
+    seeds: list[int]
+    """Of the models whose swaps were counted."""
+    follows: Share | None
+    stays: Share
+    copies: Share | None
+    control: Share | None
+    """How many follow if the same code is put on the wrong heads."""
 
 
 class Swap(Answer):
-    """What a swap did."""
+    """What a swap did; no rule is a donor's if there is no code."""
 
     before: Prediction
     after: Prediction
     own_rule: str
-    donor_rule: str
+    donor_rule: str | None
     own_prescribes: int
     donor_prescribes: int | None
     donor: DonorShown | None
-    verdict: Literal["follows", "stays", "copies", "same", "other"]
+    verdict: Literal["follows", "stays", "copies", "undecided", "other"]
     sentence: str
+    counted: Counted | None
 
 
 # --- fuzzy logic -------------------------------------------------------------------------------

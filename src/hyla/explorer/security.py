@@ -1,6 +1,7 @@
 """Who may ask: the guard in front of every request.
 
-The explorer reads files of whoever started it, so no other site, and nobody else, may use it:
+The explorer reads files of whoever started it, so no other site, and no other machine without being
+told the token, may use it:
 
 - A page of another site can send requests to a local server, and read what comes back if its own
   name is made to point here (DNS rebinding). It cannot choose the Host header, nor hide Origin.
@@ -13,10 +14,10 @@ import hmac
 import ipaddress
 import socket
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -39,10 +40,11 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+# Without encryption, browsers heed this on the loopback interface, and elsewhere complain about it.
+LOOPBACK_HEADERS = {"Cross-Origin-Opener-Policy": "same-origin"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, access: Access):
         self._app, self._access = app, access
+        self._headers = HEADERS | (LOOPBACK_HEADERS if is_loopback(access.host) else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it."""
@@ -85,9 +88,9 @@ class Guard:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":  # no web sockets here
             return await send({"type": "websocket.close", "code": 1008})
-        send = _with_headers(send)
+        send = _with_headers(send, self._headers)
         headers = Headers(scope=scope)
-        refused = self._refused(scope, headers) or self._without_token(scope, headers)
+        refused = self._refused(scope, headers) or self._without_token(scope)
         body = b"" if refused else await _read_body(headers, receive)
         if body is None:
             refused = _error(413, f"the body is too large: at most {MAX_BODY // 1024} KiB")
@@ -112,10 +115,10 @@ class Guard:
             return _error(403, "requests from other sites are refused: use the explorer's page")
         return None
 
-    def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
+    def _without_token(self, scope: Scope) -> Response | None:
         """Ask for the token; the page's address may carry it, and is then cleaned of it."""
         token = self._access.token
-        if token is None or _is_token(_cookie(headers), token):
+        if token is None:
             return None
         given = parse_qsl(scope["query_string"].decode("latin-1"))
         if scope["path"] == "/" and any(
@@ -128,6 +131,8 @@ class Guard:
             answer.headers["Refresh"] = f"0; url=/?{rest}" if rest else "0; url=/"
             answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
             return answer
+        if _is_token(_cookie(scope), token):
+            return None
         return _error(401, "a token is needed: open the address that `hyla explore` printed")
 
 
@@ -169,13 +174,10 @@ def _is_token(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
 
-def _cookie(headers: Headers) -> str:
-    jar = SimpleCookie()
-    try:
-        jar.load(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    return jar[COOKIE].value if COOKIE in jar else ""
+def _cookie(scope: Scope) -> str:
+    # Not by http.cookies: it stops at what it does not like, and a host's other services, on other
+    # ports, have cookies too.
+    return HTTPConnection(scope).cookies.get(COOKIE, "")
 
 
 async def _read_body(headers: Headers, receive: Receive) -> bytes | None:
@@ -205,11 +207,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, added: dict[str, str]) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
+            for name, value in added.items():
                 headers.setdefault(name, value)
         await send(message)
 

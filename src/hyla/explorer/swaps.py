@@ -13,14 +13,16 @@ from torch import Tensor
 
 from hyla._errors import nearest
 from hyla.explorer import schemas
-from hyla.explorer.codes import Atlas, PairList, pairs_of, record
-from hyla.explorer.gallery import Gallery, Subject
+from hyla.explorer.codes import Atlas, PairList
+from hyla.explorer.donors import Donor, donor_of, find_donor, operands_of
+from hyla.explorer.gallery import Gallery, Subject, study_pairs
 from hyla.explorer.puzzles import Puzzle, puzzle_for
 from hyla.explorer.refusals import RefusedError
+from hyla.explorer.swap_rates import counted
 from hyla.latents import Specimens, edited, replaced
 from hyla.latents.capture import run
 
-Verdict: TypeAlias = Literal["follows", "stays", "copies", "same", "other"]
+Verdict: TypeAlias = Literal["follows", "stays", "copies", "undecided", "other"]
 
 
 class Donation(NamedTuple):
@@ -28,44 +30,50 @@ class Donation(NamedTuple):
 
     codes: Tensor
     """[layers, pairs, heads]"""
+    rule: int | None
+    """Whose code it is; None for no code."""
     donor: schemas.DonorShown | None = None
 
 
 def swap(gallery: Gallery, atlas: Atlas, request: schemas.SwapRequest) -> schemas.Swap:
     """Answer a puzzle with and without a donor's code."""
     subject = atlas.subject
-    pairs, names = pairs_of(subject, None, None), subject.sraven.config.rules
+    names = subject.sraven.config.rules
+    pairs = tuple(study_pairs(subject, request.pairs))
     puzzle = _unpermuted(puzzle_for(gallery, subject, request.id))
     layers = _layers(subject, request.layers)
-    match request.donor:
-        case schemas.DonorPuzzle(id=id):
-            donor = _unpermuted(puzzle_for(gallery, subject, id))
-            rule = _last_rule(donor)
-        case schemas.DonorRule(rule=name):
-            donor, rule = None, _rule_number(names, name)
-    match request.code:
-        case "zero":
-            donation = Donation(torch.zeros_like(atlas.recording(pairs).codes[:, 0]))
-        case "rule mean":
-            donation = _mean_of_rule(atlas, pairs, rule)
-        case "instance" if donor is not None:
-            donation = _of_puzzle(subject, pairs, donor)
-        case _:
-            donation = _of_some_instance(atlas, pairs, rule, number=puzzle.problem.index)
-    own, others = (_prescribed(subject, puzzle, r) for r in (_last_rule(puzzle), rule))
+    donation = _donation(gallery, atlas, request, puzzle, pairs)
+    own_rule, rule, donor = _last_rule(puzzle), donation.rule, donation.donor
+    own = _prescribed(subject, puzzle, own_rule)
     assert own is not None  # its own rule made the row
+    others = None if rule is None else _prescribed(subject, puzzle, rule)
+    before = predict(subject, puzzle.inputs, pairs, [], donation.codes)
     after = predict(subject, puzzle.inputs, pairs, layers, donation.codes)
-    verdict, sentence = _judge(after.values[-1], own, others, donation.donor)
+    verdict, sentence = judge(
+        before.values[-1],
+        after.values[-1],
+        own=own,
+        others=others,
+        same_rule=rule == own_rule,
+        donor=donor,
+    )
     return schemas.Swap(
-        before=predict(subject, puzzle.inputs, pairs, [], donation.codes),
+        before=before,
         after=after,
-        own_rule=names[_last_rule(puzzle)],
-        donor_rule=names[rule],
+        own_rule=names[own_rule],
+        donor_rule=None if rule is None else names[rule],
         own_prescribes=own,
         donor_prescribes=others,
-        donor=donation.donor,
+        donor=donor,
         verdict=verdict,
         sentence=sentence,
+        counted=counted(
+            subject.id,
+            request.code,
+            pairs=request.pairs,
+            same_rule=rule == own_rule,
+            same_operands=donor is not None and donor.same_operands,
+        ),
     )
 
 
@@ -76,7 +84,7 @@ def predict(
     edits = {layer: replaced(codes[layer], pairs) for layer in layers}
     with subject.model() as model, edited(model, edits):
         logits = run(model, inputs)
-    probabilities = logits[0, -subject.task.num_queries :].softmax(dim=-1)
+    probabilities = subject.finite(logits[0, -subject.task.num_queries :]).softmax(dim=-1)
     return schemas.Prediction(
         values=probabilities.argmax(dim=-1).tolist(), probabilities=probabilities[-1].tolist()
     )
@@ -131,65 +139,117 @@ def _prescribed(subject: Subject, puzzle: Puzzle, rule: int) -> int | None:
 # --- donors --------------------------------------------------------------------------------------
 
 
-def _mean_of_rule(atlas: Atlas, pairs: PairList, rule: int) -> Donation:
+def _donation(
+    gallery: Gallery, atlas: Atlas, request: schemas.SwapRequest, puzzle: Puzzle, pairs: PairList
+) -> Donation:
+    subject, names = atlas.subject, atlas.subject.sraven.config.rules
+    match request.donor:
+        case schemas.DonorPuzzle(id=id):
+            named = _unpermuted(puzzle_for(gallery, subject, id))
+            rule, same_operands = _last_rule(named), False
+        case schemas.DonorRule(rule=name, same_operands=same_operands):
+            named, rule = None, _rule_number(names, name)
+    match request.code:
+        case "zero":
+            about = subject.description
+            return Donation(torch.zeros(about.layers, len(pairs), about.heads), None)
+        case "rule mean":
+            return Donation(_mean_of_rule(atlas, pairs, rule), rule)
+    if named is not None:
+        donor = donor_of(subject, named, pairs)
+    else:
+        wanted = operands_of(puzzle) if same_operands else None
+        donor = find_donor(subject, puzzle, rule, pairs, wanted) or find_donor(
+            subject, puzzle, rule, pairs, None
+        )
+        assert donor is not None  # some combination has this rule
+    return Donation(donor.codes, rule, _shown(donor, puzzle, same_operands))
+
+
+def _mean_of_rule(atlas: Atlas, pairs: PairList, rule: int) -> Tensor:
     """As in the study, of what the model solves: what it does not perform, it has no code for."""
-    solved = _solved(atlas, pairs) & (atlas.instances.labels[:, -1] == rule)
-    if not solved.any():
+    recording, instances = atlas.recording(pairs), atlas.instances
+    solved = recording.predictions[:, -1] == instances.targets[:, -1]
+    chosen = solved & (instances.labels[:, -1] == rule)
+    if not chosen.any():
         name = atlas.subject.sraven.config.rules[rule]
         raise RefusedError(
             f"{atlas.subject.id} answered no instance of {name} right, so there is no mean code "
             "of those: take the code of an instance, or another rule"
         )
-    return Donation(atlas.recording(pairs).codes[:, solved].mean(dim=1))
+    return recording.codes[:, chosen].mean(dim=1)
 
 
-def _of_puzzle(subject: Subject, pairs: PairList, donor: Puzzle) -> Donation:
-    recorded = record(subject, donor.inputs, pairs)
-    shown = _shown(donor.shown, list(donor.problem.answer), int(recorded.predictions[0, -1]))
-    return Donation(recorded.codes[:, 0], shown)
-
-
-def _of_some_instance(atlas: Atlas, pairs: PairList, rule: int, *, number: int) -> Donation:
-    """Take one with this rule, if possible one that is solved; another for each number."""
-    recording = atlas.recording(pairs)
-    with_rule = atlas.instances.labels[:, -1] == rule
-    if not with_rule.any():
-        raise RefusedError("no instance at hand has this rule: name a puzzle as the donor")
-    solved = with_rule & _solved(atlas, pairs)
-    candidates = (solved if solved.any() else with_rule).nonzero()[:, 0]
-    chosen = int(candidates[number % len(candidates)])
-    inputs, targets = atlas.instances.inputs[chosen], atlas.instances.targets[chosen]
-    panels = inputs.argmax(dim=-1).unflatten(0, (-1, len(targets)))[:-1].tolist()
-    answer = int(recording.predictions[chosen, -1])
-    return Donation(recording.codes[:, chosen], _shown(panels, targets.tolist(), answer))
-
-
-def _solved(atlas: Atlas, pairs: PairList) -> Tensor:
-    return atlas.recording(pairs).predictions[:, -1] == atlas.instances.targets[:, -1]
-
-
-def _shown(panels: list[schemas.Panel], target: schemas.Panel, answer: int) -> schemas.DonorShown:
+def _shown(donor: Donor, recipient: Puzzle, same_operands: bool) -> schemas.DonorShown:
+    """Return what a person gets to see; with a note if the operands should have been the same."""
+    problem, operands = donor.puzzle.problem, operands_of(recipient)
+    same = operands_of(donor.puzzle) == operands
+    note = (
+        f"No puzzle was found that applies {problem.rules[-1].replace('_', ' ')} to "
+        f"{' and '.join(map(str, operands))}: this donor has other operands."
+    )
     return schemas.DonorShown(
-        panels=panels, target=target, answer=answer, correct=answer == target[-1]
+        id=donor.puzzle.id,
+        panels=donor.puzzle.shown,
+        target=list(problem.answer),
+        answer=donor.answer,
+        correct=donor.solved,
+        same_operands=same,
+        note=note if same_operands and not same else None,
     )
 
 
 # --- what it did ---------------------------------------------------------------------------------
 
 
-def _judge(
-    answer: int, own: int, others: int | None, donor: schemas.DonorShown | None
+def judge(
+    before: int,
+    after: int,
+    *,
+    own: int,
+    others: int | None,
+    same_rule: bool,
+    donor: schemas.DonorShown | None,
 ) -> tuple[Verdict, str]:
-    """Compare an answer with what both rules prescribe, in the order of `hyla.latents.Swaps`."""
-    if others is not None and own == others:
-        return "same", f"Both rules prescribe {own} here: this puzzle cannot tell them apart."
-    if answer == others:
-        return "follows", f"The answer is now {answer}, as the donor's rule prescribes."
-    if answer == own:
-        return "stays", f"The answer is {answer}, as the puzzle's own rule prescribes."
-    if donor is not None and answer == donor.target[-1]:
-        return "copies", f"The answer is now {answer}: the donor's own answer, not its rule."
-    expected = "nothing" if others is None else str(others)
-    return "other", (
-        f"The answer is now {answer}; the own rule prescribes {own}, the donor's {expected}."
-    )
+    """Say what a swap did, of what `hyla.latents.Swaps` would count; otherwise why it is not told.
+
+    `own` and `others` are what the own and the donor's rule prescribe for this puzzle.
+    """
+    if before != own:
+        return "undecided", (
+            f"The model is wrong before the swap, too: it answers {before}, its own rule "
+            f"prescribes {own}. Take a puzzle that it answers right."
+        )
+    if donor is not None and not donor.correct:
+        return "undecided", (
+            f"The model is wrong about the donor's own puzzle: it answers {donor.answer}, right is "
+            f"{donor.target[-1]}. What it does not perform, it has no code for: take another donor."
+        )
+    if own == others and not same_rule:
+        return "undecided", f"Both rules prescribe {own} here: this puzzle cannot tell them apart."
+    copied = donor is not None and after == donor.target[-1]
+    if after == own:
+        sentence = f"The answer is still {own}, as the puzzle's own rule prescribes."
+        as_well = " It is the donor's own answer as well: copying would look the same."
+        return "stays", sentence + as_well * copied
+    if after == others:
+        sentence = f"The answer is now {after}, as the donor's rule prescribes."
+        return "follows", sentence + _caveat(donor) * copied
+    if copied:
+        return "copies", (
+            f"The answer is now {after}: the donor's own answer, and not what its rule prescribes "
+            "here."
+        )
+    also = ", and so does the donor's" if same_rule else ""
+    also = f", the donor's {others}" if others not in (None, own) else also
+    return "other", f"The answer is now {after}; the own rule prescribes {own}{also}."
+
+
+def _caveat(donor: schemas.DonorShown | None) -> str:
+    """Say why following a donor's rule may be copying its answer, where both are the same."""
+    if donor is not None and donor.same_operands:
+        return (
+            " With the same operands this is the donor's own answer by construction: following its "
+            "rule and copying its answer look the same."
+        )
+    return " It is the donor's own answer as well, by chance: copying would look the same."

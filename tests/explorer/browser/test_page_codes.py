@@ -82,6 +82,11 @@ def test_a_swap_shows_both_answers_and_says_what_it_did(visit: Visit):
     expect(verdict).to_contain_text(changed)
     expect(verdict).to_contain_text(swap["sentence"])
     expect(page.get_by_text("The donor’s rule, addition, would prescribe")).to_be_visible()
+    assert swap["donor"]["same_operands"]
+    expect(page.locator(".facts")).to_contain_text("The donor’s operands are")
+    expect(page.locator(".facts")).to_contain_text("the same")
+    follows = swap["counted"]["follows"]["value"]
+    expect(page.locator(".counted")).to_contain_text(f"{round(100 * follows)} %")
     expect(page.locator(".result .charts svg")).to_have_count(2)
     page.get_by_text("The donor’s puzzle").click()
     expect(page.locator(".result .puzzle")).to_be_visible()
@@ -117,9 +122,50 @@ def test_the_swap_is_set_by_rule_code_layers_and_donor(desk: Visit, visit_at):
         expect(elsewhere.get_by_role("checkbox", name="Layer 1")).not_to_be_checked()
 
 
+def test_operands_and_keys_are_chosen_and_kept_in_the_link(visit: Visit, visit_at):
+    page = visit.open(fragment("swap", rule="constant"))
+    same, facts = page.get_by_label("with the same operands"), page.locator(".facts")
+    expect(same).to_be_checked()
+    expect(page.get_by_text("No puzzle was found that applies constant to")).to_be_visible()
+    expect(facts).to_contain_text("others")
+    page.get_by_label("Donor’s rule (last position)").select_option("subtraction")
+    expect(facts).to_contain_text("the same")
+    expect(page.get_by_text("No puzzle was found")).to_have_count(0)
+    same.uncheck()
+    expect(facts).to_contain_text("others")
+    counted = page.locator(".counted").inner_text()
+    page.get_by_label("All keys").check()
+    expect(page.locator(".counted")).not_to_have_text(counted)
+    visit.settle()
+    shown = page.locator(".result").inner_text()
+
+    with visit_at(390) as other:
+        elsewhere = other.open(page.url.removeprefix(visit.address))
+        expect(elsewhere.get_by_label("with the same operands")).not_to_be_checked()
+        expect(elsewhere.get_by_label("All keys")).to_be_checked()
+        expect(elsewhere.locator(".swap-verdict")).to_be_visible()
+        other.settle()
+        assert elsewhere.locator(".result").inner_text() == shown
+
+
+def test_the_own_rule_is_named_as_a_control_and_no_code_has_none(desk: Visit):
+    page = desk.open(fragment("swap"))
+    expect(page.locator("select[name=rule] option", has_text="(its own)")).to_have_count(1)
+    own = page.locator("select[name=rule] option", has_text="(its own)").inner_text()
+    page.get_by_label("Donor’s rule (last position)").select_option(label=own)
+    name = own.removesuffix(" (its own)")
+    expect(page.locator(".facts")).to_contain_text(f"The donor’s rule, {name}, would prescribe")
+    expect(page.locator(".swap-verdict h2")).not_to_have_text("It follows the donor’s rule")
+
+    page.get_by_label("All zero").check()
+    expect(page.locator(".facts div")).to_have_count(1)
+    expect(page.get_by_label("Donor’s rule (last position)")).to_be_hidden()
+    expect(page.locator(".result")).not_to_contain_text("null")
+
+
 def test_the_answer_of_a_model_that_was_wrong_before_is_not_interpreted(desk: Visit):
     page = desk.open(fragment("swap", seed=1))
-    expect(page.locator(".swap-verdict h2")).to_have_text("This puzzle cannot tell")
+    expect(page.locator(".swap-verdict h2")).to_have_text("This swap cannot tell")
     expect(page.locator(".swap-verdict")).to_contain_text("wrong before the swap")
 
 

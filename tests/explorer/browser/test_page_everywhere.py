@@ -95,6 +95,28 @@ def test_what_a_link_says_is_never_read_as_markup(desk: Visit):
     desk.problems.clear()
 
 
+@pytest.mark.parametrize("view", ["constructor", "nothing", ""])
+def test_a_view_that_there_is_not_is_the_first_one(desk: Visit, view: str):
+    page = desk.open(f"#/{view}")
+    expect(page.locator("form.answer")).to_be_visible()
+
+
+def test_charts_that_were_replaced_are_let_go(desk: Visit):
+    page = desk.open("#/code")
+    desk.settle()
+    page.evaluate(
+        """() => {
+            window.purged = 0;
+            const { purge } = Plotly;
+            Plotly.purge = (place) => { window.purged += 1; return purge(place); };
+        }"""
+    )
+    page.get_by_role("group", name="Layer").get_by_label("1").check()
+    expect(page.get_by_role("img", name="Map of codes in layer 1")).to_be_visible()
+    desk.settle()
+    assert page.evaluate("window.purged") == 1
+
+
 def test_a_server_that_is_gone_is_told_and_tried_again(desk: Visit):
     page = desk.open("#/puzzle")
     expect(page.locator("form.answer")).to_be_visible()

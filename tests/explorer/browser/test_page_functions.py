@@ -2,11 +2,12 @@
 
 import re
 
+from explorer_fixtures import subject_of
 from page_watch import Visit
 from playwright.sync_api import Page, expect
 
 from hyla.explorer.app import build_app
-from hyla.explorer.gallery import open_gallery
+from hyla.explorer.gallery import Gallery, open_gallery
 from hyla.explorer.runs import RunStore
 from hyla.explorer.security import Access
 from hyla.explorer.server import serving
@@ -51,6 +52,27 @@ def test_terms_come_and_go_and_the_chart_follows_a_variable(desk: Visit):
     page.get_by_label("x₂", exact=True).and_(page.get_by_role("radio")).check()
     expect(page.get_by_role("img", name="while x₂ goes from 0 to 1")).to_be_visible()
     desk.settle()
+
+
+def test_names_of_variables(desk: Visit):
+    names = desk.open("#/fuzzy").evaluate(
+        "import('/static/js/terms.js').then(({ variableName }) => [0, 8, 9, 15].map(variableName))"
+    )
+    assert names == ["x₁", "x₉", "x₁₀", "x₁₆"]
+
+
+def test_of_many_models_some_are_shown(desk: Visit, tmp_path):
+    many = Gallery([subject_of("fuzzy", id=f"run:{i}", seed=i) for i in range(18)])
+    with serving(build_app(many, RunStore(tmp_path), Access())) as desk.address:
+        page = desk.open("#/fuzzy")
+        expect(page.locator(".predictions dl > div")).to_have_count(1 + 8)
+        boxes = page.get_by_role("group", name="Models, up to 8").get_by_role("checkbox")
+        boxes.nth(9).click()  # one too many
+        expect(boxes.nth(9)).not_to_be_checked()
+        boxes.nth(0).uncheck()
+        boxes.nth(9).check()
+        expect(page.locator(".predictions dl > div")).to_have_count(1 + 8)
+        desk.settle()
 
 
 def test_a_click_into_the_chart_moves_the_query(desk: Visit):

@@ -44,6 +44,7 @@ export function chart(description, attributes = {}) {
 export async function draw(place, traces, layout = {}) {
   const library = await plotly();
   if (!place.isConnected) return; // the visitor went on
+  forgetGone(library);
   drawn.set(place, { traces, layout });
   await library.react(place, traces, withTheme(layout), {
     displayModeBar: false,
@@ -54,8 +55,16 @@ export async function draw(place, traces, layout = {}) {
 window.addEventListener(CHANGED, () => {
   for (const [place, { traces, layout }] of drawn)
     if (place.isConnected) draw(place, traces, layout);
-    else drawn.delete(place);
 });
+
+/** Lets go of charts that were taken off the page: each listens to the window's size. */
+function forgetGone(library) {
+  for (const place of drawn.keys())
+    if (!place.isConnected) {
+      library.purge(place);
+      drawn.delete(place);
+    }
+}
 
 function withTheme(layout) {
   const [ink, muted, line] = ["--ink", "--muted", "--line"].map(colour);

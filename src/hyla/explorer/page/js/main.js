@@ -31,7 +31,7 @@ class App {
   /** Shows what the address says. */
   follow() {
     const { view, state } = route.read();
-    const name = view in VIEWS ? view : FIRST;
+    const name = Object.hasOwn(VIEWS, view) ? view : FIRST;
     const arrived = this.#shown !== null && this.#shown.name !== name;
     if (this.#shown?.name !== name) {
       main.replaceChildren();

@@ -5,7 +5,8 @@ import { h } from "./dom.js";
 export const MAX_TERMS = 4;
 
 /** The name of a variable, from 0. */
-export const variableName = (i) => `x${String.fromCharCode("₁".charCodeAt(0) + i)}`;
+export const variableName = (i) =>
+  `x${String(i + 1).replaceAll(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[digit])}`;
 
 /** Terms as text, a letter for each variable: `pn.np` is x₁∧¬x₂ ∨ ¬x₁∧x₂. */
 export const writeTerms = (terms) =>

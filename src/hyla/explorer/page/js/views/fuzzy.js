@@ -12,6 +12,8 @@ import { colour } from "../theme.js";
 
 export const title = "Fuzzy logic";
 
+const MAX_MODELS = 8; // more lines cannot be told apart; the server takes 16
+
 const SEEN = {
   seen: "learned this combination of terms",
   "held-out": "never saw this combination of terms",
@@ -160,13 +162,15 @@ function workbench(app, models) {
     );
     function choose(event) {
       const checked = boxes.filter((box) => box.checked).map(({ value }) => value);
-      if (checked.length) app.set({ models: checked.join(",") }, { step: false });
+      if (checked.length > MAX_MODELS) event.target.checked = false;
+      else if (checked.length) app.set({ models: checked.join(",") }, { step: false });
       else event.target.checked = true; // without a model there is nothing to see
     }
+    const legend = models.length > MAX_MODELS ? `Models, up to ${MAX_MODELS}` : "Models";
     const element = h(
       "fieldset",
       { class: "choice" },
-      h("legend", { class: "label" }, "Models"),
+      h("legend", { class: "label" }, legend),
       h(
         "div",
         { class: "segments" },
@@ -291,7 +295,7 @@ function workbench(app, models) {
     return {
       terms: readTerms(state.terms, variables) ?? firstTerms(variables, usualTerms),
       query: state.query && sound ? query : Array(variables).fill(0.6),
-      models: known.length ? known : ids,
+      models: (known.length ? known : ids).slice(0, MAX_MODELS),
       variable: Number.isInteger(variable) && variable >= 0 && variable < variables ? variable : 0,
       seed: /^\d+$/.test(state.seed ?? "") ? Number(state.seed) : 0,
     };

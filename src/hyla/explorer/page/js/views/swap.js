@@ -2,7 +2,7 @@
 
 import { post, serial } from "../api.js";
 import { probabilityBars } from "../bars.js";
-import { choice, failure, field, h, select, waiting } from "../dom.js";
+import { choice, failure, field, h, percent, select, waiting } from "../dom.js";
 import { heading, smallBoard, withoutModel } from "../heading.js";
 import { modelOf, modelsOf } from "../models.js";
 import { grid } from "../panels.js";
@@ -16,14 +16,20 @@ const CODES = [
   ["rule mean", "Mean of a rule"],
   ["zero", "All zero"],
 ];
+const PAIRS = [
+  ["row", "Its row"],
+  ["all keys", "All keys"],
+];
 const VERDICTS = {
   follows: "It follows the donor’s rule",
   stays: "It stays with its own rule",
   copies: "It copies the donor’s answer",
-  same: "Nothing can be told",
+  undecided: "This swap cannot tell",
   other: "It does something else",
 };
 const [BY_RULE, BY_NUMBER] = ["rule", "number"];
+const ANY_OPERANDS = "any";
+const FIRST_RULE = "addition"; // it is applied to any two operands, others only to some
 
 export function mount(root, app) {
   if (!modelsOf(app.about, "sraven").length) return withoutModel(root, title, "SRAVEN");
@@ -80,9 +86,9 @@ export function mount(root, app) {
       if (!result.hasChildNodes()) result.replaceChildren(waiting("Swapping…"));
       result.setAttribute("aria-busy", "true");
       const swap = swapOf(state, app.about);
-      const { code, layers } = swap;
+      const { code, layers, pairs } = swap;
       const donor = await donorOf(swap, puzzle);
-      const request = { model: puzzle.model, id: instance.id, layers, donor, code };
+      const request = { model: puzzle.model, id: instance.id, layers, donor, code, pairs };
       show(await post("sraven/swap", request), swap, puzzle);
     } catch (error) {
       if (instance === null) board.replaceChildren();
@@ -104,27 +110,30 @@ export function mount(root, app) {
   });
 
   function show(outcome, swap, puzzle) {
-    const { before, after, donor } = outcome;
-    const { kind, headline, caveat } = judge(outcome);
+    const { before, after, donor, verdict } = outcome;
     const view = { mode: puzzle.mode, values: puzzle.size.values };
     const last = puzzle.size.features - 1;
-    result.replaceChildren(
+    const shown = [
       h(
         "div",
-        { class: `swap-verdict ${kind}` },
+        { class: `swap-verdict ${verdict}` },
         h("p", { class: "big-number" }, `${before.values[last]} → ${after.values[last]}`),
-        h("div", {}, h("h2", {}, headline), h("p", {}, outcome.sentence, caveat && ` ${caveat}`)),
+        h("div", {}, h("h2", {}, VERDICTS[verdict]), h("p", {}, outcome.sentence)),
       ),
+      outcome.counted && countedLine(outcome.counted),
       h(
         "dl",
         { class: "facts" },
         fact(`Its own rule, ${ruleLabel(outcome.own_rule)}, prescribes`, outcome.own_prescribes),
-        fact(
-          `The donor’s rule, ${ruleLabel(outcome.donor_rule)}, would prescribe`,
-          outcome.donor_prescribes ?? "nothing: it does not fit these values",
-        ),
+        outcome.donor_rule &&
+          fact(
+            `The donor’s rule, ${ruleLabel(outcome.donor_rule)}, would prescribe`,
+            outcome.donor_prescribes ?? "nothing: it does not fit these values",
+          ),
         donor && fact("The model’s answer to the donor’s own puzzle was", donor.answer),
+        donor && fact("The donor’s operands are", donor.same_operands ? "the same" : "others"),
       ),
+      donor?.note && h("p", { class: "notice" }, donor.note),
       h(
         "div",
         { class: "charts two" },
@@ -138,7 +147,9 @@ export function mount(root, app) {
           h("summary", {}, "The donor’s puzzle"),
           h("div", { class: "board small" }, grid([...donor.panels, donor.target], view)),
         ),
-    );
+    ];
+    result.replaceChildren(...shown.filter(Boolean));
+    settings.markOwn(outcome.own_rule);
   }
 
   const settings = settingControls(app);
@@ -154,28 +165,10 @@ export function mount(root, app) {
 }
 
 /** Whose code is taken: a rule's, or a certain puzzle's. */
-async function donorOf({ code, donor, rule, number }, { model }) {
-  if (code !== "instance" || donor !== BY_NUMBER) return { rule };
+async function donorOf({ code, donor, rule, sameOperands, number }, { model }) {
+  if (code !== "instance" || donor !== BY_NUMBER) return { rule, same_operands: sameOperands };
   const { id } = await fetchInstance({ model, seed: number, split: "seen", permuted: false });
   return { id };
-}
-
-/** What can be said in view of what the model did before. */
-function judge({ verdict, before, own_prescribes: own, donor_prescribes: other, donor }) {
-  if (before.values.at(-1) !== own)
-    return {
-      kind: "same",
-      headline: "This puzzle cannot tell",
-      caveat:
-        `But the model was wrong before the swap, too: its own rule prescribes ${own}. ` +
-        "Take a puzzle that it answers right.",
-    };
-  const copied = verdict === "follows" && donor?.answer === other;
-  return {
-    kind: verdict,
-    headline: VERDICTS[verdict],
-    caveat: copied ? "It is the donor’s own answer as well: copying would look the same." : null,
-  };
 }
 
 /** What the address says is to be swapped. */
@@ -187,10 +180,12 @@ function swapOf(state, about) {
   return {
     code: CODES.some(([code]) => code === state.code) ? state.code : "instance",
     donor: state.donor === BY_NUMBER ? BY_NUMBER : BY_RULE,
-    rule: state.rule ?? size.rules[0],
+    rule: state.rule ?? size.rules.find((rule) => rule === FIRST_RULE) ?? size.rules[0],
+    sameOperands: state.operands !== ANY_OPERANDS,
     number: state.number ?? "2",
     layers: valid.length ? valid : Array.from({ length: count }, (_, layer) => layer),
     layerCount: count,
+    pairs: PAIRS.some(([pairs]) => pairs === state.pairs) ? state.pairs : "row",
     rules: size.rules,
   };
 }
@@ -207,6 +202,12 @@ function settingControls(app) {
   );
   const rule = select([], { name: "rule", change: () => app.set({ rule: rule.value }) });
   const ruleField = field("Donor’s rule (last position)", rule);
+  const operands = h("input", {
+    type: "checkbox",
+    name: "operands",
+    change: () => app.set({ operands: operands.checked ? null : ANY_OPERANDS }),
+  });
+  const operandsField = h("label", { class: "tick" }, operands, " with the same operands: the values before it in its row");
   const number = h("input", {
     type: "number",
     name: "number",
@@ -217,6 +218,9 @@ function settingControls(app) {
   });
   const numberField = field("Donor’s number (seen combinations)", number);
   const layers = h("fieldset", { class: "choice" });
+  const pairs = choice("Keys whose code is swapped", PAIRS, (chosen) =>
+    app.set({ pairs: chosen }),
+  );
   let shown = "";
 
   function update(swap) {
@@ -235,12 +239,22 @@ function settingControls(app) {
     by.choose(swap.donor);
     rule.value = swap.rule;
     number.value = swap.number;
-    const byNumber = swap.code === "instance" && swap.donor === BY_NUMBER;
-    by.element.hidden = swap.code !== "instance";
-    ruleField.hidden = byNumber;
+    operands.checked = swap.sameOperands;
+    pairs.choose(swap.pairs);
+    const ofInstance = swap.code === "instance";
+    const byNumber = ofInstance && swap.donor === BY_NUMBER;
+    by.element.hidden = !ofInstance;
+    ruleField.hidden = byNumber || swap.code === "zero";
+    operandsField.hidden = byNumber || !ofInstance;
     numberField.hidden = !byNumber;
     for (const box of layers.querySelectorAll("input"))
       box.checked = swap.layers.includes(Number(box.value));
+  }
+
+  /** The own rule's code is a control: which rule that is, the swap has told. */
+  function markOwn(own) {
+    for (const option of rule.options)
+      option.textContent = ruleLabel(option.value) + (option.value === own ? " (its own)" : "");
   }
 
   const checkboxes = (count) =>
@@ -269,12 +283,32 @@ function settingControls(app) {
     else event.target.checked = true;
   }
 
-  return { elements: [code.element, by.element, ruleField, numberField, layers], update };
+  const donor = [by.element, ruleField, operandsField, numberField];
+  return { elements: [code.element, ...donor, layers, pairs.element], update, markOwn };
 }
 
 function layersInWords({ layers, layerCount }) {
   if (layers.length === layerCount) return "all layers";
   return `${layers.length > 1 ? "layers" : "layer"} ${list(layers.map((layer) => layer + 1))}`;
+}
+
+/** What many swaps of this kind did, as one swap is an example only. */
+function countedLine({ swaps, seeds, follows, stays, copies, control }) {
+  const share = ({ value, low, high }) =>
+    `${percent(value)} (${Math.round(100 * low)}–${percent(high)})`;
+  const shares = [
+    follows && `${share(follows)} follow`,
+    `${share(stays)} stay`,
+    copies && `${share(copies)} give the donor’s own answer`,
+  ];
+  const models = `${seeds.length > 1 ? "models" : "the model"} of seed ${list(seeds)}`;
+  return h(
+    "p",
+    { class: "counted" },
+    `Of ${swaps.toLocaleString("en")} such swaps, of any rules and in all layers, counted `,
+    `in ${models} with this attention on held-out combinations: ${list(shares.filter(Boolean))}.`,
+    control && ` With the heads of the code permuted, a control, ${share(control)} follow.`,
+  );
 }
 
 function fact(name, value) {
