@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test test-slow lint types demo docs clean
+.PHONY: setup test test-slow lint types demo docs docs-serve clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV): some minutes"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
@@ -31,7 +32,11 @@ demo: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/zensical build --clean --strict
-	@echo "Open site/index.html"
+	@echo "Open site/index.html, or run 'make docs-serve': the search works only from a server"
+
+docs-serve: docs
+	@echo "Ctrl-C stops it"
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .cache site

@@ -44,9 +44,34 @@ sys.exit(code)
     assert "sweep" in done.stdout
 
 
+def test_ctrl_c_while_importing_leaves_no_traceback():
+    # A module that the command imports stands for all of them: Ctrl-C comes in the middle.
+    code = """
+import sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "hyla.commands.train":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from hyla.cli import main
+sys.exit(main(["train", "fuzzy"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (CTRL_C, "", "hyla: stopped\n")
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == __version__
+
+
+def test_language_is_described_and_keeps_its_own_help(capsys):
+    assert main(["train", "--help"]) == 0
+    assert "Train a language model on a corpus" in capsys.readouterr().out
+    assert main(["train", "language", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("torchrun", "Exit codes", "Folder of the corpus."):
+        assert part in shown
 
 
 def test_help_of_tasks_tells_defaults(capsys):
@@ -69,6 +94,7 @@ def test_help_of_train_teaches(capsys):
     [
         (["trian"], 'Did you mean "train"?'),
         (["train", "sravn"], "did you mean 'sraven'?"),
+        (["train", "langage"], "did you mean 'language'?); choose from fuzzy, sraven, language"),
         (["train", "fuzzy", "--scale", "lapto"], "did you mean 'laptop'?"),
         (["train", "fuzzy", "--sedes", "3"], "Did you mean --seeds?"),
         (["train", "fuzzy", "--model.num-layer", "3"], "Did you mean --model.num-layers?"),

@@ -104,7 +104,7 @@ def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
-        (["latents", "{tmp}/nothing"], 1, "is not a run directory"),
+        (["latents", "{tmp}/nothing"], 1, "is not a run directory: it does not exist"),
         (["latents", "{run}", "--figure", "swps"], 2, "did you mean 'swaps'"),
         (["latents", "{run}", "--pairs", "rows"], 2, "did you mean 'row'"),
         (["latents", "{run}", "--member", "3"], 1, "there is no member 3"),
@@ -127,7 +127,9 @@ def test_without_a_network_the_hub_is_not_blamed_on_the_user(tmp_path, capsys, m
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     out = str(tmp_path / "out")
     assert main(["latents", "hf:nobody/no-such-model", "--text", "hello", "--out", out]) == 1
-    assert "Without a network" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("nobody/no-such-model is no folder here: asking the Hugging Face hub")
+    assert "Without a network" in said
 
 
 def test_unsupported_models_are_refused(tmp_path, capsys):

@@ -37,8 +37,11 @@ def home(tmp_path_factory):
         (["hyla", "do"], ["doctor"]),
         (["hyla", "train", "--model.num-l"], ["--model.num-layers"]),
         (["hyla", "bench", "--dev"], ["--device"]),
+        (["hyla", "train", ""], ["language", "fuzzy", "sraven"]),
+        (["hyla", "train", "fuzzy", "--attention", "so"], ["softmax"]),
+        (["hyla", "train", "fuzzy", "--scale", ""], ["smoke", "laptop", "paper"]),
     ],
-    ids=["command", "nested option", "option"],
+    ids=["command", "nested option", "option", "task", "attention", "scale"],
 )
 def test_bash_completes(home, words, completed):
     done = subprocess.run(

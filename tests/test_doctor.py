@@ -133,7 +133,13 @@ def test_what_is_missing_comes_with_how_to_get_it(monkeypatch):
     monkeypatch.setattr(installation, "_installed", lambda name: None)
     figures = next(extra for extra in installation.extras() if extra.name == "figures")
     assert figures.missing == ("matplotlib", "plotly")
-    assert figures.install == 'pip install "hyla[figures]"'
+    assert figures.install == 'pip install -e "path/to/hyla[figures]"'
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 thread"), (2, "2 threads")])
+def test_threads_are_counted_in_words(monkeypatch, count, words):
+    monkeypatch.setattr("torch.get_num_threads", lambda: count)
+    assert installation.devices()[0].endswith(f"torch uses {words}")
 
 
 def test_runs_without_the_command_line_library():

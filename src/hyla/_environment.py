@@ -12,13 +12,19 @@ import torch
 def environment(device: torch.device) -> dict[str, str | None]:
     """Return the device and the versions that matter on it; CUDA's is None where it has no part."""
     on_gpu = device.type == "cuda"
-    cpu = f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+    cpu = f"CPU ({platform.machine()}, {cpu_threads()})"
     return {
         "device": torch.cuda.get_device_name(device) if on_gpu else cpu,
         "torch": torch.__version__,
         "cuda": torch.version.cuda if on_gpu else None,
         "python": platform.python_version(),
     }
+
+
+def cpu_threads() -> str:
+    """Return how many threads torch uses, in words: ``1 thread``, ``2 threads``."""
+    count = torch.get_num_threads()
+    return f"{count} thread{'' if count == 1 else 's'}"
 
 
 @functools.cache  # what this process imported, whatever is checked out later

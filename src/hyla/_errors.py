@@ -15,6 +15,14 @@ def nearest(name: object, options: Iterable[str]) -> str:
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
+def install_command(extra: str) -> str:
+    """Return what to type to get the optional libraries of `extra`.
+
+    It names a copy of the repository, since no package index has hyla.
+    """
+    return f'pip install -e "path/to/hyla[{extra}]"'
+
+
 def check_positive(**sizes: SupportsIndex) -> None:
     """Raise a ValueError naming the first size that is not a positive integer, NumPy's included."""
     for name, size in sizes.items():

@@ -12,6 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 from hyla import __version__
 
 _USAGE_ERROR = 2
+_CTRL_C = 130
 
 _INTRO = """Attention as a hypernetwork: train, compare and take apart the paper's models.
 
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _app(asked_for=arguments[0] if arguments else "")(arguments) or 0
     except CycloptsError as error:
         message, code = str(error), _USAGE_ERROR
+    except KeyboardInterrupt:  # where nothing had to be saved first, such as while importing
+        message, code = "stopped", _CTRL_C
     except Exception as error:
         from hyla.commands.exits import exit_code
 

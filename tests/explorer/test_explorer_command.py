@@ -70,17 +70,38 @@ def test_runs_that_there_are_not(started, root, tmp_path, capsys):
 
 
 def test_runs_that_cannot_be_explored(started, root, tmp_path, capsys):
-    text, young = tmp_path / "text", tmp_path / "young"
+    text, young, empty = tmp_path / "text", tmp_path / "young", tmp_path / "young" / "empty"
     text.mkdir()
     (text / "config.json").write_text('{"task_name": "language"}')
     shutil.copytree(run_path(root), young, ignore=shutil.ignore_patterns("checkpoint*"))
+    empty.mkdir()
     for path, reason in (
         (text, "hyla generate"),
         (young, "no checkpoint"),
-        (tmp_path, "not a run"),
+        (empty, "not a run"),
+        (tmp_path, "hyla generate"),  # a folder of runs none of which can be
     ):
         assert main(["explore", str(path), "--port", "0"]) == FAILURE
         assert reason in capsys.readouterr().err
+
+
+def test_runs_are_found_where_compare_finds_them(root, tmp_path, monkeypatch, started, capsys):
+    shown = []
+    monkeypatch.setattr("hyla.explorer.app.build_app", lambda gallery, *_: shown.append(gallery))
+    name = run_path(root).name
+    shutil.copytree(root, tmp_path / "tutorial")
+    shutil.copytree(run_path(root), tmp_path / "tutorial" / "again")
+    (tmp_path / "tutorial" / "text").mkdir()
+    (tmp_path / "tutorial" / "text" / "config.json").write_text('{"task_name": "language"}')
+    for named, runs in (
+        (name, {name}),
+        (f"tutorial/{name}", {name}),
+        (str(tmp_path / "tutorial"), {name, "again"}),
+        ("tutorial", {name, "again"}),
+    ):
+        assert main(["explore", named, "--root", str(tmp_path), "--no-open", "--port", "0"]) == 0
+        assert {id.partition(":")[0] for id in shown.pop().subjects if ":" in id} == runs
+        assert ("hyla generate" in capsys.readouterr().out) == (len(runs) > 1)
 
 
 def test_a_port_that_is_taken(started, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ import safetensors.torch
 import torch
 from explorer_fixtures import client_of, config_of
 
-from hyla.explorer.gallery import open_gallery
+from hyla.explorer.gallery import Gallery, Subject, open_gallery
 from hyla.explorer.pack import pack
-from hyla.explorer.packed import read_description, read_weights, shipped_models
+from hyla.explorer.packed import read_description, read_weights, shipped_folder, shipped_models
 from hyla.explorer.runs import RunStore
 from hyla.lab.store import load_model
-from hyla.training import train
+from hyla.nn import Transformer
+from hyla.training import Member, train
 from hyla.training.checkpoint import CheckpointError
 from hyla.training.run_directory import RunDirectoryError
 from tiny_runs import run_path
@@ -68,6 +70,11 @@ def test_an_unfinished_run_shows_its_newest_metrics(root, run, tmp_path):
     (tmp_path / "young" / "finished.json").unlink()
     [one] = RunStore(tmp_path).runs().runs
     assert not one.finished
+    assert (one.step, one.steps) == (24, 24)
+    records = (tmp_path / "young" / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "young" / "metrics.jsonl").write_text("".join(records[:3]))
+    [one] = RunStore(tmp_path).runs().runs
+    assert (one.step, one.steps) == (10, 24)
     assert "ood/accuracy" in one.metrics
 
 
@@ -169,6 +176,34 @@ def test_the_models_of_a_run_come_before_those_that_are_shipped(run):
         assert all(torch.equal(want[name], x) for name, x in model.state_dict().items())
 
 
+def test_models_that_differ_by_their_settings_alone_are_told_apart():
+    def labels(*subjects: Subject) -> list[str]:
+        return [subject.description.label for subject in Gallery(subjects).subjects.values()]
+
+    def tuned(id: str, rate: float, decay: float = 0.1) -> Subject:
+        members = (Member(seed=0, learning_rate=rate, weight_decay=decay, warmup_steps=0),)
+        config = replace(config_of("fuzzy", num_layers=1), members=members)
+        return Subject(
+            id=id, config=config, member=0, scores={}, note="", shipped=False, load=lambda: tiny
+        )
+
+    tiny = Transformer(config_of("fuzzy").model)
+    alone = "HYLA, seed 0 (1 layer, 2 heads)"
+    assert labels(tuned("a", 0.001)) == [alone]
+    assert labels(tuned("a", 0.001), tuned("b", 0.0003)) == [
+        f"{alone}, lr 0.001",
+        f"{alone}, lr 0.0003",
+    ]
+    assert labels(tuned("a", 0.001), tuned("b", 0.001, 0.2)) == [
+        f"{alone}, weight decay 0.1",
+        f"{alone}, weight decay 0.2",
+    ]
+    assert labels(tuned("run-12ab:0", 0.1), tuned("run-34cd:0", 0.1)) == [
+        f"{alone}, 12ab:0",
+        f"{alone}, 34cd:0",
+    ]
+
+
 def test_runs_that_cannot_be_explored(run, tmp_path):
     with pytest.raises(RunDirectoryError, match="not a run directory"):
         open_gallery([tmp_path])
@@ -221,12 +256,25 @@ def test_shipped_models_can_be_read(stem):
     assert "/" not in about.source
 
 
+def test_shipped_models_say_how_typical_they_are():
+    gallery = open_gallery([])
+    scores = read_description(shipped_folder() / "sraven-hyla")[0].ood_of_seeds
+    assert len(scores) == 3
+    assert max(scores) == gallery["sraven-hyla"].scores["ood"]
+    for name, mean in (("sraven-hyla", "0.309"), ("sraven-softmax", "0.535")):
+        assert (
+            f"best of 3 seeds on held-out combinations (their mean: {mean})" in gallery[name].note
+        )
+    assert "seeds" not in gallery["fuzzy-hyla"].note
+
+
 def test_packing(run, tmp_path, monkeypatch):
     monkeypatch.setattr("hyla.explorer.pack.INSTANCES", 512)
     measured = pack(run, 1, "tiny", folder=tmp_path)
     about, config = read_description(tmp_path / "tiny")
     assert [member.seed for member in config.members] == [101]
     assert about.precision["stored"] == measured["stored"] == "float16"
+    assert about.ood_of_seeds == [about.scores["ood"]]  # the other differs by more than its seed
     stored = safetensors.torch.load_file(tmp_path / "tiny.safetensors")
     assert {x.dtype for x in stored.values()} == {torch.float16}
     assert measured["bytes"] == sum(file.stat().st_size for file in tmp_path.iterdir())

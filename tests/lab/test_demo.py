@@ -74,5 +74,8 @@ def test_a_missing_package_is_named_before_training(
 ):
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["demo", "--root", str(tmp_path / "runs"), "--device", "cpu"]) == USAGE
-    assert f'{package} is not installed: pip install "hyla[figures]"' in capsys.readouterr().err
+    assert (
+        f'{package} is not installed: pip install -e "path/to/hyla[figures]"'
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "runs").exists()

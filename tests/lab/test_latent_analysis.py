@@ -44,8 +44,10 @@ def test_a_loaded_model_is_the_member_that_was_trained(runs):
 
 
 def test_what_cannot_be_loaded_is_explained(runs, tmp_path):
-    with pytest.raises(RunDirectoryError, match=r"holds no config\.json"):
+    with pytest.raises(RunDirectoryError, match=r"it does not exist"):
         load_model(tmp_path / "nothing")
+    with pytest.raises(RunDirectoryError, match=r"it holds no config\.json"):
+        load_model(tmp_path)
     with pytest.raises(CheckpointError, match="2 models, counted from 0: there is no member 2"):
         load_model(runs[0], 2)
     (tmp_path / "config.json").write_bytes((runs[0] / "config.json").read_bytes())

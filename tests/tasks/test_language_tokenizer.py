@@ -119,5 +119,5 @@ def test_a_missing_package_is_named(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     for kind in (CorpusError, ImportError):
-        with pytest.raises(kind, match=r"need SentencePiece: pip install \"hyla\[language\]\""):
+        with pytest.raises(kind, match=r"need SentencePiece: pip install .*hyla\[language\]"):
             Tokenizer(b"")

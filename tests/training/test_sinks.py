@@ -75,5 +75,5 @@ def test_a_missing_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, make: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=r'pip install "hyla\[tracking\]"'):
+    with pytest.raises(ImportError, match=r'pip install -e "path/to/hyla\[tracking\]"'):
         make(tmp_path)

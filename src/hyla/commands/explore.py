@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hyla._errors import nearest
+from hyla._errors import install_command, nearest
 from hyla.commands.exits import UsageError, usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import console
@@ -29,13 +29,14 @@ def explore(
 
     - `hyla explore`
     - `hyla explore runs/sraven-hyla-0123456789ab`
+    - `hyla explore runs/tutorial`: all runs in a folder
     - `hyla explore --no-open --port 0`: any free port, on a machine that is reached by a tunnel
     - `hyla explore --host 0.0.0.0`: for others too, who need the token in the printed address
 
     Parameters
     ----------
     runs
-        Runs of fuzzy or sraven to look at: folders, or names under --root.
+        Runs of fuzzy or sraven to look at: their folders, folders of such, or names under --root.
     root
         Folder of the run directories, for comparing runs.
     port
@@ -49,20 +50,23 @@ def explore(
         from hyla.explorer.app import build_app
         from hyla.explorer.server import address, listen, new_token, open_browser, serve
     except ImportError as error:
-        raise UsageError(f'{error.name} is not installed: pip install "hyla[explorer]"') from error
+        raise UsageError(f"{error.name} is not installed: {install_command('explorer')}") from error
     from hyla.explorer.gallery import open_gallery
     from hyla.explorer.runs import RunStore
     from hyla.explorer.security import Access
 
+    screen = console()
     with usage_errors():
         check_folders(root=root)
-        paths = [_run_path(run, root) for run in runs or ()]
-        gallery = open_gallery(paths)
+        found = [_run_paths(run, root) for run in runs or ()]
+        paths = [path for some in found for path in some]
+        # Who names a run wants that one; of a folder, what can be explored.
+        of_folders = any(len(some) > 1 for some in found)
+        gallery = open_gallery(paths, leave_out=screen.print if of_folders else None)
         listening = listen(host, port)
     token = new_token(host)
     app = build_app(gallery, RunStore(root), Access(host=host, token=token))
     url = address(host, listening, token)
-    screen = console()
     screen.print(f"The explorer is at {url}", soft_wrap=True, highlight=False)
     if token is not None:
         screen.print(
@@ -75,12 +79,17 @@ def explore(
         serve(app, listening, on_ready=lambda: open_browser(url) if open_page else None)
 
 
-def _run_path(run: str, root: Path) -> Path:
-    """Return the folder of a run that is given as a path, or as a name under the root."""
+def _run_paths(run: str, root: Path) -> list[Path]:
+    """Return the run that is given as a folder or as a name in the store, or those of a folder."""
+    from hyla.explorer.runs import RunStore
+
     for path in (Path(run), root / run):
         if path.is_dir():
-            return path
-    names = [path.parent.name for path in sorted(root.glob("*/config.json"))]
+            return [path] if (path / "config.json").exists() else RunStore(path).paths() or [path]
+    store = RunStore(root)
+    if named := store.named(run):
+        return named
+    names = store.names()
     known = f"{root} holds {', '.join(names[:5])}" if names else f"{root} holds no runs"
     raise ValueError(
         f"there is no run {run}{nearest(run, names)}; {known}. `hyla train` makes them"

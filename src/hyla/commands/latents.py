@@ -1,5 +1,6 @@
 """`hyla latents`: the latent codes of a trained run, or of a pretrained language model."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -142,7 +143,7 @@ def _look_at_texts(
         check_positive(max_tokens=max_tokens)
         check_pairs(pairs)
     _register_names()
-    model = load_pretrained(reference, device=device)
+    model = load_pretrained(reference, device=device, say=lambda line: print(line, file=sys.stderr))
     recorded = out / "codes.parquet"
     with _Bar(len(texts)) as bar, _errors_in_texts():
         parts = stream_texts(

@@ -9,16 +9,19 @@ import inspect
 import os
 import textwrap
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from hyla._errors import nearest
+from hyla.attention.spec import PRESETS
 from hyla.nn import TransformerConfig
 from hyla.training import SCALES, Evaluation, config_from_tree, load_preset
-from hyla.training.config import DERIVED_FROM_TASK, TASK_CONFIGS
+from hyla.training.config import DERIVED_FROM_TASK, TASK_CONFIGS, TASKS
+from hyla.training.precision import PRECISIONS
 
 
 def given(options: Any) -> dict[str, Any]:
@@ -28,6 +31,15 @@ def given(options: Any) -> dict[str, Any]:
         if options is None
         else {name: value for name, value in vars(options).items() if value is not None}
     )
+
+
+def check_task(task: str) -> None:
+    """Raise a ValueError for what `hyla train` does not know, language among what it does."""
+    options = (*TASKS, "language")
+    if task not in options:
+        raise ValueError(
+            f"task {task!r} is unknown{nearest(task, options)}; choose from {', '.join(options)}"
+        )
 
 
 def check_task_options(task: str, options: Any) -> None:
@@ -136,6 +148,15 @@ def make_options(name: str, fields: dict[str, Any]) -> type:
     )
 
 
+def _completed(names: Iterable[str]) -> Any:
+    """Return a type of strings for which the tab key offers `names`.
+
+    It takes every string: the parts that know the names answer a wrong one with the nearest, and
+    attention has more, such as ``hyla.silu``. The help texts list the names themselves.
+    """
+    return Annotated[Literal[tuple(names)] | str, Parameter(show_choices=False, metavar="STR")]
+
+
 def _field_names(config: type) -> set[str]:
     return {field.name for field in dataclasses.fields(config)}
 
@@ -157,7 +178,12 @@ def _field_docs(config: type) -> dict[str, str]:
 
 if typing.TYPE_CHECKING:  # a class made at run time is no type to a type checker
     ModelOptions = TaskOptions = SravenOptions = EvaluationOptions = object
+    TaskName = AttentionName = ScaleName = PrecisionName = str
 else:
+    TaskName = _completed(TASKS)
+    AttentionName = _completed(PRESETS)
+    ScaleName = _completed(SCALES)
+    PrecisionName = _completed(PRECISIONS)
     ModelOptions = _model_options()
     TaskOptions = _task_options()
     SravenOptions = _sraven_options()

@@ -9,6 +9,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.table import Table
 
+from hyla._errors import install_command
 from hyla.commands.exits import UnfinishedError, usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import HEADINGS, console, table
@@ -182,8 +183,10 @@ def _collect(methods: Sequence[Method], shares: Sequence[Share], path: Path, out
         with usage_errors():
             written = write_table(rows, path)
         places = " and ".join(map(str, written))
-        note = "" if len(written) > 1 else " (Parquet needs pyarrow: pip install 'hyla[tables]')"
-        out.print(f"{len(rows)} models in {places}{note}", soft_wrap=True, highlight=False)
+        needs = f" (Parquet needs pyarrow: {install_command('tables')})"
+        note = "" if len(written) > 1 else needs
+        line = f"{len(rows)} models in {places}{note}"
+        out.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _check_complete(shares: Sequence[Share], failures: Sequence[str]) -> None:

@@ -9,10 +9,15 @@ from cyclopts import App, Group, Parameter
 
 from hyla.commands.exits import usage_errors
 from hyla.commands.options import (
+    AttentionName,
     EvaluationOptions,
     ModelOptions,
+    PrecisionName,
+    ScaleName,
+    TaskName,
     TaskOptions,
     check_folders,
+    check_task,
     check_task_options,
     given,
 )
@@ -33,22 +38,40 @@ _MODEL = Group("Model", sort_key=4)
 _TASK = Group("Task", sort_key=5)
 _EVALUATION = Group("Evaluation", sort_key=6)
 
+_LANGUAGE_HELP = """Train a language model on a corpus made by `hyla data prepare`.
+
+A run is a directory named after its settings: stop it at any time, and the same command
+continues where it was, on the same or another number of processes.
+
+For example:
+
+- `hyla train language data/wiki`: a small HYLA model, minutes on a laptop
+- `hyla train language data/wiki --scale paper --steps 2000 --attention softmax`
+- `torchrun --nproc-per-node 8 -m hyla train language data/c4 --scale paper --strategy fsdp`
+
+Exit codes: 0 finished; 75 stopped with a checkpoint, run it again; 130 Ctrl-C; 2 wrong usage;
+1 anything else.
+"""
 
 train = App(name="train")
-# By name, to be imported when it is called.
-train.command("hyla.commands.train_language:train_language", name="language")
+# By name, to be imported when it is called; the list of commands shows the first line of the help.
+train.command(
+    "hyla.commands.train_language:train_language",
+    name="language",
+    help=_LANGUAGE_HELP,
+)
 
 
 @train.default
 def train_task(
-    task: str,
+    task: TaskName,
     /,
     *,
-    scale: Annotated[str, Parameter(group=_TRAINING)] = "laptop",
+    scale: Annotated[ScaleName, Parameter(group=_TRAINING)] = "laptop",
     config: Annotated[Path | None, Parameter(group=_TRAINING)] = None,
     steps: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     batch_size: Annotated[int | None, Parameter(group=_TRAINING)] = None,
-    precision: Annotated[str | None, Parameter(group=_TRAINING)] = None,
+    precision: Annotated[PrecisionName | None, Parameter(group=_TRAINING)] = None,
     seeds: Annotated[int | None, Parameter(group=_POPULATION)] = None,
     lr: Annotated[
         list[float] | None, Parameter(name=("--lr", "--learning-rate"), group=_POPULATION)
@@ -61,7 +84,7 @@ def train_task(
     tensorboard: Annotated[bool, Parameter(group=_RUN, negative=())] = False,
     wandb: Annotated[str | None, Parameter(group=_RUN)] = None,
     attention: Annotated[
-        str | None, Parameter(name=("--attention", "--model.attention"), group=_MODEL)
+        AttentionName | None, Parameter(name=("--attention", "--model.attention"), group=_MODEL)
     ] = None,
     model: Annotated[ModelOptions | None, Parameter(group=_MODEL)] = None,
     task_options: Annotated[TaskOptions | None, Parameter(name="task", group=_TASK)] = None,
@@ -86,7 +109,7 @@ def train_task(
     Parameters
     ----------
     task
-        fuzzy (fuzzy logic functions) or sraven (symbolic Raven's matrices).
+        fuzzy (fuzzy logic functions) or sraven (symbolic Raven's matrices); language is a command.
     scale
         smoke (seconds), laptop (minutes on two cores) or paper (the paper's own setting).
     config
@@ -134,6 +157,7 @@ def train_task(
         "evaluation": given(evaluation),
     }
     with usage_errors():
+        check_task(task)
         tree = load_preset(task, scale)
         check_task_options(task, task_options)
         if config is not None:

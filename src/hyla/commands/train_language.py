@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from hyla.commands.exits import usage_errors
-from hyla.commands.options import check_folders, given, make_options, optional_fields
+from hyla.commands.options import (
+    AttentionName,
+    PrecisionName,
+    ScaleName,
+    check_folders,
+    given,
+    make_options,
+    optional_fields,
+)
 from hyla.commands.output import console, score, table
 from hyla.commands.tracking import open_sinks
 from hyla.nn import TransformerConfig
@@ -56,11 +64,11 @@ def train_language(
     data: Path,
     /,
     *,
-    scale: Annotated[str, Parameter(group=_TRAINING)] = "laptop",
+    scale: Annotated[ScaleName, Parameter(group=_TRAINING)] = "laptop",
     config: Annotated[Path | None, Parameter(group=_TRAINING)] = None,
     steps: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     batch_size: Annotated[int | None, Parameter(group=_TRAINING)] = None,
-    precision: Annotated[str | None, Parameter(group=_TRAINING)] = None,
+    precision: Annotated[PrecisionName | None, Parameter(group=_TRAINING)] = None,
     log_every: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     seed: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     lr: Annotated[
@@ -80,7 +88,7 @@ def train_language(
     wandb: Annotated[str | None, Parameter(group=_RUN)] = None,
     size: Annotated[str | None, Parameter(group=_MODEL)] = None,
     attention: Annotated[
-        str | None, Parameter(name=("--attention", "--model.attention"), group=_MODEL)
+        AttentionName | None, Parameter(name=("--attention", "--model.attention"), group=_MODEL)
     ] = None,
     sequence_length: Annotated[
         int | None, Parameter(name=("--sequence-length", "--model.sequence-length"), group=_MODEL)
@@ -88,19 +96,7 @@ def train_language(
     model: Annotated[ModelOptions | None, Parameter(group=_MODEL)] = None,
     evaluation: Annotated[EvaluationOptions | None, Parameter(group=_EVALUATION)] = None,
 ) -> None:
-    """Train a language model on a corpus made by `hyla data prepare`.
-
-    A run is a directory named after its settings: stop it at any time, and the same command
-    continues where it was, on the same or another number of processes.
-
-    Examples:
-
-    - `hyla train language data/wiki`: a small HYLA model, minutes on a laptop
-    - `hyla train language data/wiki --scale paper --steps 2000 --attention softmax`
-    - `torchrun --nproc-per-node 8 -m hyla train language data/c4 --scale paper --strategy fsdp`
-
-    Exit codes: 0 finished; 75 stopped with a checkpoint, run it again; 130 Ctrl-C; 2 wrong usage;
-    1 anything else.
+    """Train a language model; what the command says of itself stands where it is registered.
 
     Parameters
     ----------

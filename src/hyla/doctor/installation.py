@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from hyla import __version__
-from hyla._environment import environment, git_commit
+from hyla._environment import cpu_threads, environment, git_commit
+from hyla._errors import install_command
 
 # The extras of pyproject.toml that a user may want: what for, and which distributions they need.
 # A source tree that was never installed has no metadata to read them from; a test compares.
@@ -57,7 +58,7 @@ def versions(device: torch.device) -> dict[str, str | None]:
 
 def devices() -> list[str]:
     """Describe the CPU and every GPU that torch sees."""
-    cpu = f"CPU: {platform.machine()}, torch uses {torch.get_num_threads()} threads"
+    cpu = f"CPU: {platform.machine()}, torch uses {cpu_threads()}"
     return [cpu, *map(_gpu, range(torch.cuda.device_count()))]
 
 
@@ -68,7 +69,7 @@ def extras() -> list[Extra]:
             name=name,
             purpose=purpose,
             missing=tuple(need for need in needs if _installed(need) is None),
-            install=f'pip install "hyla[{name}]"',
+            install=install_command(name),
         )
         for name, (purpose, needs) in EXTRAS.items()
     ]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,10 +13,10 @@ from pathlib import Path
 from torch import Tensor
 
 from hyla._errors import nearest
-from hyla.explorer import schemas
-from hyla.explorer.packed import read_description, read_weights, shipped_models
+from hyla.explorer import labels, schemas
+from hyla.explorer.packed import Description, read_description, read_weights, shipped_models
 from hyla.explorer.refusals import NotThereError, RefusedError
-from hyla.lab.store import load_model, read_run
+from hyla.lab.store import flat_settings, load_model, read_run
 from hyla.latents import Study, study_of
 from hyla.latents.pairs import resolve_pairs
 from hyla.nn import Transformer
@@ -44,6 +45,8 @@ class Subject:
     ):
         self.id, self.config, self.scores, self.note = id, config, scores, note
         self.seed = config.members[member].seed
+        self.settings = asdict(config.members[member]) | flat_settings(config.to_tree())
+        self.label = self._own_label()  # a gallery adds to it where others have the same
         self.task = config.build_task()
         self.shape = shape_of(config)
         self._shipped, self._load = shipped, load
@@ -95,13 +98,11 @@ class Subject:
     def description(self) -> schemas.Model:
         """What the page shows of it."""
         model = self.config.model
-        attention = str(model.attention)
-        size = f"{model.num_layers} layers, {model.num_heads * model.width_factor} heads"
         return schemas.Model(
             id=self.id,
-            label=f"{_NAMES.get(attention, attention)}, seed {self.seed} ({size})",
+            label=self.label,
             task="sraven" if isinstance(self.task, Sraven) else "fuzzy",
-            attention=attention,
+            attention=str(model.attention),
             layers=model.num_layers,
             heads=model.num_heads * model.width_factor,
             seed=self.seed,
@@ -112,6 +113,12 @@ class Subject:
             sraven=self._puzzle_shape(),
             fuzzy=self._function_shape(),
         )
+
+    def _own_label(self) -> str:
+        model = self.config.model
+        attention, heads = str(model.attention), model.num_heads * model.width_factor
+        size = f"{_counted(model.num_layers, 'layer')}, {_counted(heads, 'head')}"
+        return f"{_NAMES.get(attention, attention)}, seed {self.seed} ({size})"
 
     def _puzzle_shape(self) -> schemas.PuzzleShape | None:
         if not isinstance(self.task, Sraven):
@@ -144,6 +151,14 @@ class Gallery:
 
     def __init__(self, subjects: Sequence[Subject]):
         self.subjects = {subject.id: subject for subject in subjects}
+        for task in (FuzzyLogic, Sraven):  # the page never shows models of both at once
+            ours = {id: s for id, s in self.subjects.items() if isinstance(s.task, task)}
+            named = labels.distinct(
+                {id: subject.label for id, subject in ours.items()},
+                {id: subject.settings for id, subject in ours.items()},
+            )
+            for id, label in named.items():
+                ours[id].label = label
 
     def __getitem__(self, id: str) -> Subject:
         if id not in self.subjects:
@@ -157,14 +172,29 @@ class Gallery:
         return next((s for s in self.subjects.values() if s.shape == shape), None)
 
 
-def open_gallery(runs: Sequence[Path]) -> Gallery:
+def open_gallery(
+    runs: Sequence[Path], *, leave_out: Callable[[str], None] | None = None
+) -> Gallery:
     """Return the models of these runs, and after them the shipped ones.
+
+    With `leave_out`, runs that cannot be explored are left out and it is told why, unless none can.
 
     Raises:
         RunDirectoryError: one is no run, or none that can be explored.
         CheckpointError: one has no checkpoint yet.
     """
-    subjects = [subject for run in runs for subject in _of_run(run)]
+    subjects: list[Subject] = []
+    refused: list[RunDirectoryError | CheckpointError] = []
+    for run in runs:
+        try:
+            subjects += _of_run(run)
+        except (RunDirectoryError, CheckpointError) as error:
+            refused.append(error)
+    if refused and (leave_out is None or not subjects):
+        raise refused[0]
+    for error in refused:
+        if leave_out is not None:
+            leave_out(str(error))
     return Gallery([*subjects, *map(_shipped, shipped_models())])
 
 
@@ -216,10 +246,25 @@ def _shipped(stem: Path) -> Subject:
         config=config,
         member=0,
         scores=about.scores,
-        note=f"Comes with hyla: {config.steps:,} steps of version {version} on {devices}.",
+        note=f"Comes with hyla: {config.steps:,} steps of version {version} on {devices}"
+        f"{_among_seeds(about)}.",
         shipped=True,
         load=lambda: read_weights(stem, config),
     )
+
+
+def _among_seeds(about: Description) -> str:
+    """Say how the model was chosen, if it is one of several that differ by their seed."""
+    scores = about.ood_of_seeds
+    if len(scores) < 2:
+        return ""
+    which = "best" if about.scores["ood"] == max(scores) else "one"
+    mean = statistics.fmean(scores)
+    return f"; the {which} of {len(scores)} seeds on held-out combinations (their mean: {mean:.3f})"
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def _by_split(metrics: dict[str, float], headline: str) -> dict[str, float]:

@@ -7,6 +7,7 @@ What was measured is printed, and written beside the weights.
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ def pack(run: Path, member: int, name: str, *, folder: Path | None = None) -> di
         provenance=stored.provenance,
         source=f"{stored.path.resolve().name}, member {member}",
         precision=measured,
+        ood_of_seeds=[
+            result["metrics"][f"ood/{headline}"]
+            for other, result in zip(config.members, stored.summary["members"], strict=True)
+            if replace(other, seed=seed) == config.members[member]
+        ],
     )
     folder = folder or shipped_folder()
     folder.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,18 @@ class RunStore:
     def __init__(self, root: Path):
         self._root = root
 
+    def named(self, name: str) -> list[Path]:
+        """Return the runs of this id or folder name; several, if folders of the store share it."""
+        return [path for id, path in sorted(self._paths()) if name in (id, path.name)]
+
+    def names(self) -> list[str]:
+        """Return the folder names of all runs."""
+        return sorted({path.name for _, path in self._paths()})
+
+    def paths(self) -> list[Path]:
+        """Return the folders of all runs, by id."""
+        return [path for _, path in sorted(self._paths())]
+
     def has_runs(self) -> bool:
         """Whether there is anything to compare."""
         return next(self._paths(), None) is not None
@@ -81,6 +93,7 @@ def _summary(id: str, run: StoredRun) -> schemas.Run:
         members=_members(run),
         finished=run.summary is not None,
         device=origin_of(run)["device"],
+        step=_step(run),
         steps=run.config["steps"],
         metrics=_final(run),
     )
@@ -89,6 +102,13 @@ def _summary(id: str, run: StoredRun) -> schemas.Run:
 def _members(run: StoredRun) -> int:
     """Count the models; a language run is one."""
     return len(run.config.get("members", [None]))
+
+
+def _step(run: StoredRun) -> int:
+    """Return how far it has come: to its end, or to its newest record."""
+    if run.summary is not None:
+        return run.config["steps"]
+    return max((record["step"] for record in read_metrics(run.path)), default=0)
 
 
 def _final(run: StoredRun) -> dict[str, float]:

@@ -360,6 +360,7 @@ class Run(Answer):
     members: int
     finished: bool
     device: str | None
+    step: int
     steps: int
     metrics: dict[str, float]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hyla._errors import check_positive, nearest
+from hyla._errors import check_positive, install_command, nearest
 from hyla.tasks.randomness import MAX_INSTANCES
 from hyla.tasks.sraven import PAPER_RULES, Sraven, SravenConfig
 from hyla.tasks.sraven.problem import Problems
@@ -26,7 +26,7 @@ try:
     )
 except ImportError as error:
     raise ImportError(
-        'hyla.integrations.reasoning_gym needs reasoning-gym: pip install "hyla[reasoning-gym]"'
+        f"hyla.integrations.reasoning_gym needs reasoning-gym: {install_command('reasoning-gym')}"
     ) from error
 
 DATASET_NAME = "sraven"

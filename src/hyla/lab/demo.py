@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from hyla._errors import install_command
 from hyla.training import config_from_tree, load_preset, merge, train
 from hyla.training.loop import run_path
 from hyla.training.run_directory import read_metrics
@@ -43,7 +44,7 @@ def check_figures() -> None:
         import matplotlib  # noqa: F401
         import plotly  # noqa: F401
     except ImportError as error:
-        raise ValueError(f'{error.name} is not installed: pip install "hyla[figures]"') from error
+        raise ValueError(f"{error.name} is not installed: {install_command('figures')}") from error
 
 
 def run_demo(*, root: Path, device: torch.device | str = "auto") -> list[MethodResult]:

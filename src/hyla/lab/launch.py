@@ -12,6 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hyla._errors import install_command
 from hyla._files import write_atomically
 from hyla.lab.sweep import Share
 from hyla.training import Interrupted, TrainConfig, train
@@ -183,7 +184,7 @@ def submit(
         import submitit
         from submitit.core.utils import FailedJobError
     except ImportError as error:
-        raise ValueError('submitit is not installed: pip install "hyla[slurm]"') from error
+        raise ValueError(f"submitit is not installed: {install_command('slurm')}") from error
     log = root.absolute() / "slurm"
     try:
         executor = submitit.SlurmExecutor(log, max_num_timeout=_MOST_TIMEOUTS)

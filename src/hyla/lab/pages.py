@@ -5,6 +5,7 @@ import html
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hyla._errors import install_command
 from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED, STATUSES, Verdict
 from hyla.lab.drawing import Table
 from hyla.lab.report import Section, build, counts
@@ -50,7 +51,7 @@ def _write_figures(
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        say('No figures: matplotlib is not installed; pip install "hyla[figures]"')
+        say(f"No figures: matplotlib is not installed; {install_command('figures')}")
         return {}
     from hyla.lab.draw_matplotlib import write_figure
 
@@ -113,7 +114,7 @@ def _html(
     try:
         import plotly  # noqa: F401
     except ImportError:
-        say('The page has still figures: plotly is not installed; pip install "hyla[figures]"')
+        say(f"The page has still figures: plotly is not installed; {install_command('figures')}")
         interactive = False
     else:
         interactive = True

@@ -75,7 +75,8 @@ def load_model(
     """
     run = read_run(path)
     if not run.config:
-        raise RunDirectoryError(f"{path} is not a run directory: it holds no config.json")
+        reason = "it holds no config.json" if run.path.exists() else "it does not exist"
+        raise RunDirectoryError(f"{path} is not a run directory: {reason}")
     if run.config.get("task_name") == "language":
         raise RunDirectoryError(f"{path} is a language model: `hyla generate` reads those")
     config = config_from_tree(run.config)

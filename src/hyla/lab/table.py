@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from hyla._errors import install_command
 from hyla.lab.store import Row
 
 
@@ -14,7 +15,7 @@ def write_table(rows: Sequence[Row], path: Path) -> list[Path]:
     try:
         import pandas
     except ImportError as error:
-        raise ValueError('tables need pandas: pip install "hyla[tables]"') from error
+        raise ValueError(f"tables need pandas: {install_command('tables')}") from error
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pandas.DataFrame.from_records(list(rows))
     # Not with_suffix: of `a-0.5`, it would take .5 for a suffix and replace it.

@@ -30,9 +30,13 @@ class Pretrained(NamedTuple):
 
 
 def load_pretrained(
-    reference: str, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    reference: str,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Pretrained:
-    """Load a model from a folder, or by its name on the Hugging Face hub.
+    """Load a model from a folder, or by its name on the Hugging Face hub, which `say` is told.
 
     Raises:
         ModelUnavailableError: there is none, or it cannot be reached.
@@ -47,6 +51,8 @@ def load_pretrained(
     looks_like_path = reference.startswith((".", "/", "~")) or reference.count("/") > 1
     if looks_like_path and not local.exists():
         raise ModelUnavailableError(f"{reference} does not exist: there is no model to load")
+    if not local.exists():
+        say(f"{reference} is no folder here: asking the Hugging Face hub for it")
     source = str(local) if local.exists() else reference
     try:
         model = transformers.AutoModel.from_pretrained(source, dtype=dtype)

@@ -1,13 +1,15 @@
 """Where metrics can go besides the run directory's own JSON lines: TensorBoard, Weights & Biases.
 
-Both are optional (``pip install "hyla[tracking]"``) and imported when a sink is made.
+Both are optional (the extra ``tracking``) and imported when a sink is made.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-_INSTALL = 'is not installed: pip install "hyla[tracking]"'
+from hyla._errors import install_command
+
+_INSTALL = f"is not installed: {install_command('tracking')}"
 
 
 class MetricSink(Protocol):

@@ -19,6 +19,9 @@ CONTENT = {
     "compare": "table.runs",
 }
 
+# On the screen; 14 px would be that of usual puzzles on a screen that is not wide.
+LETTER_HEIGHT = "text => 14 * text.getScreenCTM().a"
+
 
 def brightness(page: Page) -> float:
     colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -59,7 +62,7 @@ def test_the_skip_link_leaves_the_state_alone(desk: Visit):
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
-    assert page.url.endswith("#/puzzle?seed=5")
+    assert "#/puzzle?seed=5&" in page.url
 
 
 @pytest.mark.parametrize("view", ["puzzle", "fuzzy"])
@@ -93,6 +96,43 @@ def test_what_a_link_says_is_never_read_as_markup(desk: Visit):
     assert page.locator("main img").count() == 0
     assert [p.partition(":")[0] for p in desk.problems] == ["404", "console error"]
     desk.problems.clear()
+
+
+def test_a_link_says_all_that_another_explorer_would_choose_otherwise(desk: Visit, tmp_path):
+    links = []
+    for view in ("puzzle", "code", "swap", "fuzzy"):
+        page = desk.open(f"#/{view}")
+        expect(page.locator(CONTENT[view]).first).to_be_visible()
+        desk.settle()
+        links.append(page.url.partition("#")[2])
+    for link in links[:3]:
+        assert "model=sraven-hyla&seed=11&split=held-out&permuted=false" in link
+    assert "layer=3" in links[1]
+    assert "layers=0,1,2,3" in links[2]
+    assert "models=fuzzy-hyla,fuzzy-softmax" in links[3]
+    # Where other models come first, a link shows its own all the same.
+    first = [subject_of("sraven"), subject_of("fuzzy")]
+    gallery = Gallery([*first, *open_gallery([]).subjects.values()])
+    with serving(build_app(gallery, RunStore(tmp_path), Access())) as desk.address:
+        page = desk.open(f"#{links[0]}")
+        expect(page.locator("form.answer fieldset")).to_have_count(4)
+        page = desk.open(f"#{links[3]}")
+        expect(page.locator(".predictions dt")).to_have_text(["Target", "HYLA", "Softmax"])
+        desk.settle()
+    # Where they are not, that is told.
+    with serving(build_app(Gallery(first), RunStore(tmp_path), Access())) as desk.address:
+        page = desk.open(f"#{links[3]}")
+        expect(page.get_by_text("models that are not here: fuzzy-hyla, fuzzy-soft")).to_be_visible()
+        desk.settle()
+
+
+@pytest.mark.parametrize("answer", ["1,2", "1,2,3,9", "a,b,c,d"])
+def test_an_answer_that_does_not_fit_the_puzzle_is_dropped(desk: Visit, answer: str):
+    page = desk.open(f"#/puzzle?answer={answer}")
+    expect(page.locator("form.answer")).to_be_visible()
+    desk.settle()
+    assert "answer=" not in page.url
+    expect(page.get_by_role("heading", name="The rules were")).to_have_count(0)
 
 
 @pytest.mark.parametrize("view", ["constructor", "nothing", ""])
@@ -134,6 +174,7 @@ def test_models_of_another_size_and_missing_tasks_are_no_obstacle(desk: Visit, t
     with serving(app) as desk.address:
         page = desk.open("#/puzzle?answer=none")
         expect(page.locator(".rules > li")).to_have_count(2)
+        assert page.locator(".bars .tick").first.evaluate(LETTER_HEIGHT) < 22
         page = desk.open("#/fuzzy")
         expect(page.get_by_text("This view needs a model of fuzzy logic")).to_be_visible()
 

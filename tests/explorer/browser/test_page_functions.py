@@ -1,6 +1,8 @@
 """Fuzzy logic functions, and runs beside each other."""
 
 import re
+import shutil
+from pathlib import Path
 
 from explorer_fixtures import subject_of
 from page_watch import Visit
@@ -11,6 +13,7 @@ from hyla.explorer.gallery import Gallery, open_gallery
 from hyla.explorer.runs import RunStore
 from hyla.explorer.security import Access
 from hyla.explorer.server import serving
+from hyla.lab.drawing import METHOD_COLOURS
 
 
 def target(page: Page) -> float:
@@ -124,6 +127,39 @@ def test_runs_are_compared(visit: Visit, visit_at):
         expect(again).to_have_attribute("aria-label", "test/loss along training of 1 runs")
         expect(elsewhere.get_by_label(f"Compare {fuzzy[1]['id']}")).to_be_checked()
         expect(elsewhere.get_by_label(f"Compare {fuzzy[0]['id']}")).not_to_be_checked()
+
+
+def test_lines_have_the_colour_of_their_attention_and_differ(desk: Visit):
+    styles = desk.open("#/fuzzy").evaluate(
+        """() => import('/static/js/palette.js').then(({ lineStyles }) => lineStyles(
+            ["hyla", "softmax", "hyla", "linear", "hyla", "hyla", "hyla", "hyla", "hyla"]
+                .map((attention, id) => ({ id, attention }))))"""
+    )
+    for id, attention in enumerate(("hyla", "softmax")):
+        assert styles[str(id)] == {"colour": METHOD_COLOURS[attention].lower(), "dash": "solid"}
+    assert styles["3"]["colour"] == METHOD_COLOURS["linear"].lower()
+    assert len({tuple(style.values()) for style in styles.values()}) == len(styles)
+
+
+def test_an_unfinished_run_says_how_far_it_is_and_a_bad_start_does_not_hide_it(
+    desk: Visit, store: Path, tmp_path: Path
+):
+    run = next(store.glob("fuzzy-hyla-*"))
+    shutil.copytree(run, tmp_path / "young")
+    (tmp_path / "young" / "finished.json").unlink()
+    (tmp_path / "young" / "metrics.jsonl").write_text(
+        '{"step": 8, "ood/r2": [-70.0, -50.0], "test/r2": [0.5, 0.5]}\n'
+        '{"step": 16, "ood/r2": [0.2, 0.4], "test/r2": [0.5, 0.5]}\n'
+    )
+    app = build_app(open_gallery([]), RunStore(tmp_path), Access())
+    with serving(app) as desk.address:
+        page = desk.open("#/compare")
+        expect(page.get_by_role("cell", name="16 / 24")).to_be_visible()
+        expect(page.locator(".chart .ytitle").first).to_have_text("ood/r2 (cut at −1)")
+        lowest = page.locator(".chart").first.evaluate("chart => chart.layout.yaxis.range[0]")
+        assert -1.2 < lowest < -1
+        desk.settle()
+        assert "runs=young&metric=ood%2Fr2" in page.url
 
 
 def test_an_empty_store_says_how_to_fill_it(desk: Visit, tmp_path):

@@ -6,6 +6,8 @@ import pytest
 from page_watch import Visit
 from playwright.sync_api import Locator, Page, expect
 
+from hyla.lab.drawing import METHOD_COLOURS
+
 PUZZLE = {"model": "sraven-hyla", "seed": 11, "split": "held-out", "permuted": "false"}
 
 
@@ -95,6 +97,22 @@ def test_the_model_and_the_solver_are_shown_as_the_server_has_them(desk: Visit):
         page.get_by_text(f"{answers['solver']['num_answers']} different panels fit")
     ).to_be_visible()
     assert score(page) == ["0/0", "0/0", "0/0"]  # who only looks does not play
+
+
+@pytest.mark.parametrize(
+    ("model", "attention", "colour"),
+    [
+        ("sraven-hyla", "hyla", "rgb(213, 94, 0)"),
+        ("sraven-softmax", "softmax", "rgb(0, 114, 178)"),
+    ],
+)
+def test_bars_have_the_colour_of_the_attention(desk: Visit, model, attention, colour):
+    page = desk.open(fragment(model=model, answer="none"))
+    bar = page.locator(f".charts .bar.{attention}").first
+    expect(bar).to_have_css("fill", colour)
+    assert colour == "rgb({}, {}, {})".format(
+        *bytes.fromhex(METHOD_COLOURS[attention].removeprefix("#"))
+    )
 
 
 def test_a_link_restores_the_puzzle_and_the_answer_and_counts_nothing(desk: Visit, visit_at):

@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hyla._errors import install_command
+
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.masking_utils import sdpa_mask
 except ImportError as error:
     raise ImportError(
-        'hyla.integrations.transformers needs transformers: pip install "hyla[transformers]"'
+        f"hyla.integrations.transformers needs transformers: {install_command('transformers')}"
     ) from error
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]

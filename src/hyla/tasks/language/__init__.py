@@ -1,7 +1,7 @@
 """Language: corpora of text as tokens on disk, in an order that is a function of (seed, step).
 
 Reading a prepared corpus needs NumPy alone; preparing one needs SentencePiece, and datasets for
-those of the Hugging Face hub (``pip install "hyla[language]"``).
+those of the Hugging Face hub (the extra ``language``).
 """
 
 from hyla.tasks.language.corpora import CorpusError, HubDataset, TextFiles

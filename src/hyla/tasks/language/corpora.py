@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from hyla._errors import nearest
+from hyla._errors import install_command, nearest
 
 _COMPRESSIONS = (".gz", ".xz")
 _TEXT = (".txt",)
@@ -176,7 +176,7 @@ class HubDataset:
             import datasets
         except ImportError as error:
             raise MissingPackageError(
-                'reading a dataset of the hub needs datasets: pip install "hyla[language]"'
+                f"reading a dataset of the hub needs datasets: {install_command('language')}"
             ) from error
         try:
             self._rows = datasets.load_dataset(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hyla._errors import install_command
 from hyla.tasks.language.corpora import CorpusError, MissingPackageError
 
 VOCAB_SIZE = 32_000
@@ -134,6 +135,6 @@ def _import() -> Any:
         import sentencepiece
     except ImportError as error:
         raise MissingPackageError(
-            'tokenizers need SentencePiece: pip install "hyla[language]"'
+            f"tokenizers need SentencePiece: {install_command('language')}"
         ) from error
     return sentencepiece

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hyla import __version__
-from hyla._errors import check_positive, nearest
+from hyla._errors import check_positive, install_command, nearest
 from hyla.tasks.randomness import MAX_INSTANCES
 from hyla.tasks.sraven.ambiguity import ambiguous_by_definition
 from hyla.tasks.sraven.config import SravenConfig
@@ -35,7 +35,7 @@ try:
     import pyarrow as pa
     from pyarrow import parquet
 except ImportError as error:
-    raise ImportError('Parquet needs pyarrow: pip install "hyla[tables]"') from error
+    raise ImportError(f"Parquet needs pyarrow: {install_command('tables')}") from error
 
 FORMAT = "hyla-sraven-export-1"
 _SUMMARY = "export.json"

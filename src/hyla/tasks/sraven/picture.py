@@ -11,6 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from hyla._errors import install_command
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
 
@@ -113,7 +115,7 @@ class Picture:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise ValueError(
-                'PNG needs matplotlib: pip install "hyla[figures]", or write SVG, which needs '
+                f"PNG needs matplotlib: {install_command('figures')}, or write SVG, which needs "
                 "nothing"
             ) from error
         figure = Figure(

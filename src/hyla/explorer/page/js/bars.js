@@ -8,12 +8,17 @@ const GROUP_GAP = 12;
 const HEIGHT = 84;
 const AXIS = 24;
 const LINE = 19;
+const USUAL_VALUES = 8;
+const USUAL_HEADS = 16;
+const USUAL_RULES = 8;
 
-/** Probabilities of the values 0, 1, … by one or more series, {name, kind, probabilities}; `marks`
- * are [value, text] pairs that stand under the axis. */
+/** Probabilities of the values 0, 1, … by one or more series, {name, kind, probabilities}, where kind is an
+ * attention or "solver"; `marks` are [value, text] pairs that stand under the axis. */
 export function probabilityBars(title, series, marks = []) {
   const count = series[0].probabilities.length;
   const step = GROUP_WIDTH + GROUP_GAP;
+  // Few values leave room: they are not drawn larger, nor is what is written beside them.
+  const places = Math.max(count, USUAL_VALUES);
   const width = GROUP_WIDTH / series.length;
   const bars = series.flatMap(({ name, kind, probabilities }, i) =>
     probabilities.map((probability, value) => {
@@ -33,7 +38,7 @@ export function probabilityBars(title, series, marks = []) {
   const notes = marks.map(([value, text], line) => {
     const y = HEIGHT + AXIS + 14 + line * LINE;
     const x = (value + 0.5) * step;
-    const anchor = value < 1 ? "start" : value > count - 2 ? "end" : "middle";
+    const anchor = value < 1 ? "start" : value > places - 2 ? "end" : "middle";
     const edge = { start: x - step / 2 + 4, end: x + step / 2 - 4, middle: x }[anchor];
     return svg("text", { class: "mark", x: edge, y, "text-anchor": anchor }, `▲ ${text}`);
   });
@@ -46,7 +51,7 @@ export function probabilityBars(title, series, marks = []) {
     "svg",
     {
       class: "bars",
-      viewBox: `0 -4 ${count * step} ${HEIGHT + AXIS + 4 + marks.length * LINE}`,
+      viewBox: `0 -4 ${places * step} ${HEIGHT + AXIS + 4 + marks.length * LINE}`,
       role: "img",
       "aria-label": `${title}: ${words}`,
     },
@@ -93,7 +98,7 @@ export function codeBars(title, code, largest) {
     "svg",
     {
       class: "bars code",
-      viewBox: `0 0 ${code.length * width} ${2 * half + strip + 24}`,
+      viewBox: `0 0 ${Math.max(code.length, USUAL_HEADS) * width} ${2 * half + strip + 24}`,
       role: "img",
       "aria-label": `${title}, by head: ${numbers}`,
     },
@@ -106,12 +111,13 @@ export function codeBars(title, code, largest) {
 export function matrix(names, rows, { title, marked = null }) {
   const [cell, margin] = [34, 132];
   const side = names.length * cell;
+  const across = Math.max(names.length, USUAL_RULES) * cell;
   const label = (name) => (name === marked ? "matrix-name marked" : "matrix-name");
   return svg(
     "svg",
     {
       class: "matrix",
-      viewBox: `0 0 ${margin + side + 44} ${margin + side + 4}`,
+      viewBox: `0 0 ${margin + across + 44} ${margin + side + 4}`,
       role: "img",
       "aria-label": title,
     },

@@ -78,6 +78,12 @@ export function failure(error, ...more) {
   return h("div", { class: "notice error", role: "alert" }, h("p", {}, error.message), more);
 }
 
+/** Says what a link names and this explorer does not have; nothing if there is nothing. */
+export function absentNotice(kind, ids) {
+  const text = `The link names ${kind} that are not here: ${ids.join(", ")}.`;
+  return ids.length ? [h("p", { class: "notice" }, text)] : [];
+}
+
 export function waiting(text) {
   return h("p", { class: "waiting", role: "status" }, text);
 }

@@ -50,11 +50,18 @@ class App {
     this.#show(route.read().state);
   }
 
-  #show(state) {
+  #show(asked) {
+    const { name, view } = this.#shown;
+    // What the address leaves open depends on the models that are here: it is written down, so that
+    // a link shows the same elsewhere.
+    const complete = { ...asked, ...view.complete?.(asked) };
+    const changed = route.address(name, complete) !== route.address(name, asked);
+    if (changed) route.write(name, complete, { step: false });
+    const state = changed ? route.read().state : asked;
     this.state = state;
-    this.#lastStates[this.#shown.name] = state;
+    this.#lastStates[name] = state;
     navigation.replaceChildren(...Object.keys(VIEWS).map((name) => this.#link(name)));
-    this.#shown.view.update(state);
+    view.update(state);
   }
 
   #link(name) {

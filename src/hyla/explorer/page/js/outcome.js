@@ -118,7 +118,7 @@ export function ambiguity({ num_answers: count, posterior, ...solver }, { mode, 
 }
 
 /** How sure model and solver are, position by position. */
-export function probabilities({ person, label, answers, target, mode }) {
+export function probabilities({ person, label, attention, answers, target, mode }) {
   return h(
     "div",
     { class: "charts" },
@@ -133,7 +133,7 @@ export function probabilities({ person, label, answers, target, mode }) {
         probabilityBars(
           name,
           [
-            { name: label, kind: "model", probabilities: answers.model.probabilities[position] },
+            { name: label, kind: attention, probabilities: answers.model.probabilities[position] },
             {
               name: "solver",
               kind: "solver",
@@ -147,7 +147,7 @@ export function probabilities({ person, label, answers, target, mode }) {
   );
 }
 
-export function legend(label) {
+export function legend({ label, attention }) {
   const key = (kind, text) => h("li", {}, swatch({ class: `bar ${kind}` }), text);
-  return h("ul", { class: "legend" }, key("model", label), key("solver", "exact solver"));
+  return h("ul", { class: "legend" }, key(attention, label), key("solver", "exact solver"));
 }

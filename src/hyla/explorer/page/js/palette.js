@@ -22,19 +22,33 @@ const SERIES = [
   "#7B8794",
 ];
 
+// Neither so pale nor so dark that they vanish on a light or dark page.
+const SHADES = [
+  [1, "#FFFFFF"],
+  [0.55, "#FFFFFF"],
+  [0.65, "#000000"],
+  [0.78, "#FFFFFF"],
+  [0.82, "#000000"],
+];
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+
 export const featureColour = (feature) => FEATURES[feature % FEATURES.length];
 export const seriesColour = (i) => SERIES[i % SERIES.length];
 
-/** A colour for each model: that of its attention, unless another model before it has it. */
-export function modelColours(models) {
-  const taken = new Set();
-  const free = SERIES.filter((colour) => !Object.values(ATTENTION).includes(colour));
+/** The colour of an attention, the same wherever it is shown. */
+export const attentionColour = (attention) => ATTENTION[attention] ?? SERIES.at(-1);
+
+/** {colour, dash} for each model or run, by id: the colour of its attention, and for the second and
+ * later of one attention a shade of it and another dash. */
+export function lineStyles(models) {
+  const counts = {};
   return Object.fromEntries(
     models.map(({ id, attention }) => {
-      const own = ATTENTION[attention];
-      const colour = own && !taken.has(own) ? own : (free.shift() ?? SERIES.at(-1));
-      taken.add(colour);
-      return [id, colour];
+      const before = counts[attention] ?? 0;
+      counts[attention] = before + 1;
+      const [share, other] = SHADES[before % SHADES.length];
+      const colour = mix(attentionColour(attention), share, other);
+      return [id, { colour, dash: DASHES[before % DASHES.length] }];
     }),
   );
 }

@@ -28,6 +28,12 @@ export function puzzleOf(state, about) {
   };
 }
 
+/** What an address has to say for the same puzzle to be shown anywhere; an id says all by itself. */
+export function completePuzzle(state, about) {
+  const { model, id, seed, split, permuted } = puzzleOf(state, about);
+  return id ? { model } : { model, seed, split, permuted };
+}
+
 /** Asks the server for it. */
 export function fetchInstance({ model, id, seed, split, permuted, rules }) {
   return id
@@ -188,9 +194,14 @@ function build(app, size, current) {
 
 /** Another model gets the same puzzle, if it can take it. */
 function changeModel(app, model, shape, instance) {
-  const fits = modelOf(app.about, model).sraven.shape === shape;
+  const [before, after] = [puzzleOf(app.state, app.about).model, model].map((id) =>
+    modelOf(app.about, id),
+  );
+  const fits = after.sraven.shape === shape;
   app.set({
     model,
+    ...(!fits && { rule: null }),
+    ...(before?.layers !== after.layers && { layer: null, layers: null }),
     id: fits ? (instance?.id ?? null) : null,
     rules: fits ? app.state.rules : null,
     answer: fits ? app.state.answer : null,

@@ -9,7 +9,7 @@ import { pairPicker, tokenName } from "../pair_picker.js";
 import { seriesColour } from "../palette.js";
 import { modelOf, modelsOf } from "../models.js";
 import { grid } from "../panels.js";
-import { picker, puzzleOf } from "../picker.js";
+import { completePuzzle, picker, puzzleOf } from "../picker.js";
 import { ruleLabel } from "../words.js";
 
 export const title = "Code";
@@ -221,7 +221,12 @@ export function mount(root, app) {
     return asked >= 0 && asked <= last ? asked : last;
   }
 
-  return { update };
+  function complete(state) {
+    const puzzle = completePuzzle(state, app.about);
+    return { ...puzzle, layer: layerOf(state, puzzle.model) };
+  }
+
+  return { update, complete };
 }
 
 function pairOf({ query, key }) {

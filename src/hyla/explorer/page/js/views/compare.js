@@ -2,14 +2,16 @@
 
 import { get, serial } from "../api.js";
 import { chart, draw } from "../charts.js";
-import { failure, field, h, select, signed, swatch, waiting } from "../dom.js";
+import { absentNotice, failure, field, h, select, signed, swatch, waiting } from "../dom.js";
 import { heading } from "../heading.js";
-import { modelColours } from "../palette.js";
+import { lineStyles } from "../palette.js";
 
 export const title = "Compare";
 
 const MAX_CHOSEN = 8;
+const NO_RUNS = "none";
 const [KNOWN, UNSEEN] = ["test/", "ood/"];
+const LEAST_R2 = -1;
 const HEADLINES = ["accuracy", "r2", "loss"];
 
 export function mount(root, app) {
@@ -53,18 +55,20 @@ function runsPage(app, { runs, skipped }) {
   });
   const curveChart = chart("Curves of the chosen runs");
   const scatter = chart("ID against OOD, by run");
+  const absent = h("div");
   const problem = h("div");
   const swatches = new Map(runs.map(({ id }) => [id, swatch({ fill: "none" })]));
 
   function choose(event) {
     const chosen = [...boxes.values()].filter(({ checked }) => checked).map(({ value }) => value);
     if (chosen.length > MAX_CHOSEN) event.target.checked = false;
-    else app.set({ runs: chosen.join(",") || "none" }, { step: false });
+    else app.set({ runs: chosen.join(",") || NO_RUNS }, { step: false });
   }
 
   const elements = [
     runTable(runs, boxes, swatches),
     h("p", { class: "hint" }, `Colours as in the charts; up to ${MAX_CHOSEN} runs at once.`),
+    absent,
     problem,
     h(
       "div",
@@ -102,10 +106,11 @@ function runsPage(app, { runs, skipped }) {
 
   const load = serial(async (state) => {
     const chosen = chosenRuns(state, runs);
-    const colours = new Map(Object.entries(modelColours(chosen)));
-    for (const [id, box] of boxes) box.checked = colours.has(id);
+    const styles = new Map(Object.entries(lineStyles(chosen)));
+    for (const [id, box] of boxes) box.checked = styles.has(id);
     for (const [id, spot] of swatches)
-      spot.firstChild.setAttribute("fill", colours.get(id) ?? "none");
+      spot.firstChild.setAttribute("fill", styles.get(id)?.colour ?? "none");
+    absent.replaceChildren(...absentNotice("runs", absentRuns(state, runs)));
     try {
       await Promise.all(
         chosen
@@ -118,8 +123,14 @@ function runsPage(app, { runs, skipped }) {
     }
     const drawn = chosen.filter(({ id }) => curves.has(id));
     const shown = showMetrics(state, drawn);
-    await drawCurves(drawn, shown, colours);
-    await drawScatter(chosen, shown, colours);
+    // Which runs are there is known only now; a link is to name those that are shown.
+    const open = {
+      ...(!state.runs && { runs: chosen.map(({ id }) => id).join(",") || NO_RUNS }),
+      ...(!state.metric && shown && { metric: shown }),
+    };
+    if (state === app.state && Object.keys(open).length) app.set(open, { step: false });
+    await drawCurves(drawn, shown, styles);
+    await drawScatter(chosen, shown, styles);
   });
 
   function showMetrics(state, drawn) {
@@ -131,20 +142,20 @@ function runsPage(app, { runs, skipped }) {
     return shown;
   }
 
-  async function drawCurves(drawn, shown, colours) {
+  async function drawCurves(drawn, shown, styles) {
     const traces = drawn.flatMap(({ id, name }) => {
       const series = curves.get(id)[shown];
-      return series ? band(series, name, colours.get(id)) : [];
+      return series ? band(series, name, styles.get(id)) : [];
     });
     curveChart.setAttribute("aria-label", `${shown} along training of ${drawn.length} runs`);
     await draw(curveChart, traces, {
       xaxis: { title: "step" },
-      yaxis: { title: shown },
+      yaxis: { title: shown, ...clipped(shown, traces) },
       showlegend: false,
     });
   }
 
-  async function drawScatter(chosen, shown, colours) {
+  async function drawScatter(chosen, shown, styles) {
     // The metric that is shown, if it has two sides; else the first that has.
     const kind = [shown?.split("/")[1], ...HEADLINES].find((name) =>
       chosen.some(({ metrics }) => KNOWN + name in metrics && UNSEEN + name in metrics),
@@ -152,7 +163,10 @@ function runsPage(app, { runs, skipped }) {
     const points = chosen.filter(
       ({ metrics }) => KNOWN + kind in metrics && UNSEEN + kind in metrics,
     );
-    const values = points.flatMap(({ metrics }) => [metrics[KNOWN + kind], metrics[UNSEEN + kind]]);
+    const place = (value) => (kind === "r2" ? Math.max(LEAST_R2, value) : value);
+    const values = points
+      .flatMap(({ metrics }) => [metrics[KNOWN + kind], metrics[UNSEEN + kind]])
+      .map(place);
     const ends = [Math.min(0, ...values), Math.max(kind === "loss" ? 0 : 1, ...values)];
     const diagonal = {
       type: "scatter",
@@ -180,9 +194,11 @@ function runsPage(app, { runs, skipped }) {
           type: "scatter",
           mode: "markers",
           name,
-          x: [metrics[KNOWN + kind]],
-          y: [metrics[UNSEEN + kind]],
-          marker: { size: 14, color: colours.get(id) },
+          x: [place(metrics[KNOWN + kind])],
+          y: [place(metrics[UNSEEN + kind])],
+          text: `ID ${signed(metrics[KNOWN + kind], 3)}, OOD ${signed(metrics[UNSEEN + kind], 3)}`,
+          hoverinfo: "name+text",
+          marker: { size: 14, color: styles.get(id).colour },
         })),
       ],
       {
@@ -204,6 +220,12 @@ function chosenRuns(state, runs) {
   return (state.runs ? named : first).slice(0, MAX_CHOSEN);
 }
 
+/** Those that it names and the store does not have. */
+function absentRuns({ runs: named }, runs) {
+  const wanted = (named ?? "").split(",").filter((id) => id && id !== NO_RUNS);
+  return wanted.filter((id) => runs.every((run) => run.id !== id));
+}
+
 function runTable(runs, boxes, swatches) {
   const headline = ({ metrics }, side) => {
     const name = headlineName(metrics);
@@ -219,7 +241,9 @@ function runTable(runs, boxes, swatches) {
     run.task,
     run.attention,
     run.members,
-    run.steps.toLocaleString("en"),
+    [...(run.finished ? [] : [run.step]), run.steps]
+      .map((step) => step.toLocaleString("en"))
+      .join(" / "),
     headlineName(run.metrics) ?? "–",
     headline(run, KNOWN),
     headline(run, UNSEEN),
@@ -285,7 +309,7 @@ function skippedRuns(skipped) {
 }
 
 /** A line with the band of its members behind it. */
-function band({ steps, mean, low, high }, name, colour) {
+function band({ steps, mean, low, high }, name, { colour, dash }) {
   const edge = {
     type: "scatter",
     mode: "lines",
@@ -302,9 +326,17 @@ function band({ steps, mean, low, high }, name, colour) {
       x: steps,
       y: mean,
       name,
-      line: { color: colour, width: 2.5 },
+      line: { color: colour, dash, width: 2.5 },
     },
   ];
+}
+
+/** R² has no lower end: a first step far below would press the rest of a curve flat. */
+function clipped(metric, traces) {
+  const values = traces.flatMap(({ y }) => y).filter((value) => value !== null);
+  if (!metric?.endsWith("/r2") || !values.some((value) => value < LEAST_R2)) return {};
+  const range = padded([LEAST_R2, Math.max(0, ...values)]);
+  return { title: `${metric} (cut at ${signed(LEAST_R2, 0)})`, range };
 }
 
 const padded = ([low, high]) => [low - 0.05 * (high - low), high + 0.05 * (high - low)];

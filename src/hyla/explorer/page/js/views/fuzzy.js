@@ -2,11 +2,11 @@
 
 import { post, serial } from "../api.js";
 import { chart, draw } from "../charts.js";
-import { choice, failure, field, h, select, signed, swatch, waiting } from "../dom.js";
+import { absentNotice, choice, failure, field, h, select, signed, swatch, waiting } from "../dom.js";
 import { examplesShown } from "../examples.js";
 import { heading, withoutModel } from "../heading.js";
 import { modelsOf, shortName } from "../models.js";
-import { modelColours } from "../palette.js";
+import { lineStyles } from "../palette.js";
 import { firstTerms, readTerms, termEditor, variableName, writeTerms } from "../terms.js";
 import { colour } from "../theme.js";
 
@@ -50,8 +50,9 @@ export function mount(root, app) {
   );
   let bench = null;
 
-  function update(state) {
-    const wanted = shapes.has(state.shape) ? state.shape : models[0].fuzzy.shape;
+  const shapeOf = (state) => (shapes.has(state.shape) ? state.shape : models[0].fuzzy.shape);
+
+  function show(wanted) {
     if (bench?.shape !== wanted) {
       bench = workbench(
         app,
@@ -60,16 +61,25 @@ export function mount(root, app) {
       body.replaceChildren(...bench.elements);
     }
     shape.value = wanted;
+  }
+
+  function update(state) {
+    show(shapeOf(state));
     bench.update(state);
   }
 
-  return { update };
+  function complete(state) {
+    show(shapeOf(state));
+    return { shape: bench.shape, ...bench.complete(state) };
+  }
+
+  return { update, complete };
 }
 
 /** All there is for models of one shape. */
 function workbench(app, models) {
   const { shape, variables, terms: usualTerms } = models[0].fuzzy;
-  const colours = modelColours(models);
+  const styles = lineStyles(models);
   const names = Object.fromEntries(models.map((model) => [model.id, shortName(model, models)]));
 
   const editor = termEditor(variables, (terms) => app.set({ terms: writeTerms(terms) }));
@@ -88,6 +98,7 @@ function workbench(app, models) {
     change: () => seed.reportValidity() && app.set({ seed: seed.value }),
   });
   const picked = modelChoice();
+  const absent = h("div");
   const problem = h("div");
   const results = h("section", {
     class: "predictions",
@@ -115,6 +126,7 @@ function workbench(app, models) {
         sliders.map(({ element }) => element),
       ),
     ),
+    absent,
     problem,
     results,
     h(
@@ -215,7 +227,7 @@ function workbench(app, models) {
           h(
             "div",
             {},
-            h("dt", {}, swatch({ fill: colours[id] }), names[id]),
+            h("dt", {}, swatch({ fill: styles[id].colour }), names[id]),
             h("dd", {}, signed(predictions[id])),
             h(
               "dd",
@@ -253,9 +265,12 @@ function workbench(app, models) {
       slice,
       [
         line(target, "target", { color: muted, width: 3, dash: "dot" }),
-        ...ids.map((id) => line(predictions[id], names[id], { color: colours[id], width: 2.5 })),
+        ...ids.map((id) => {
+          const { colour: color, dash } = styles[id];
+          return line(predictions[id], names[id], { color, dash, width: 2.5 });
+        }),
         here(point.target, muted),
-        ...ids.map((id) => here(point.predictions[id], colours[id])),
+        ...ids.map((id) => here(point.predictions[id], styles[id].colour)),
       ],
       {
         xaxis: { title: name, range: [0, 1] },
@@ -280,9 +295,13 @@ function workbench(app, models) {
     });
     axis.choose(asked.variable);
     picked.update(asked.models);
+    absent.replaceChildren(...absentNotice("models", absentModels(state)));
     if (document.activeElement !== seed) seed.value = asked.seed;
     load(asked);
   }
+
+  const absentModels = (state) =>
+    (state.models ?? "").split(",").filter((id) => id && models.every((model) => model.id !== id));
 
   /** The function, the query and the models that the address asks for. */
   function read(state) {
@@ -301,5 +320,16 @@ function workbench(app, models) {
     };
   }
 
-  return { shape, elements, update };
+  function complete(state) {
+    const { terms, query, models: shown, variable, seed } = read(state);
+    return {
+      terms: writeTerms(terms),
+      query: query.join(","),
+      models: [...shown, ...absentModels(state)].join(","),
+      variable,
+      seed,
+    };
+  }
+
+  return { shape, elements, update, complete };
 }

@@ -7,7 +7,7 @@ import { heading, withoutModel } from "../heading.js";
 import { modelOf, modelsOf, shortName } from "../models.js";
 import * as outcome from "../outcome.js";
 import { grid } from "../panels.js";
-import { anotherPuzzle, picker, puzzleOf } from "../picker.js";
+import { anotherPuzzle, completePuzzle, picker, puzzleOf } from "../picker.js";
 import * as score from "../score.js";
 import { ruleLabel, ruleMeaning, SPLITS } from "../words.js";
 
@@ -17,10 +17,10 @@ const GIVEN_UP = "none";
 
 const introduction = () => [
   "For every pair of tokens, attention computes one score per head. Read together, these scores are a ",
-  "short code, and the code decides which operation the layer applies: attention is a network that ",
-  "configures another network. This is the idea of ",
+  "short code. The paper ",
   h("cite", {}, "Attention as a Hypernetwork"),
-  ". Here you can try it: solve a puzzle beside a small transformer, look at its code, swap the code ",
+  " claims that the code decides which operation the layer applies, so that attention is a network that ",
+  "configures another network. Here you can put that to the test: solve a puzzle beside a small transformer, look at its code, swap the code ",
   "for another one, and see what becomes of the answer.",
 ];
 
@@ -135,7 +135,8 @@ export function mount(root, app) {
 
   function reveal({ mode, values, person, answers, truth, puzzle }) {
     const label = labelOf(app, puzzle.model);
-    const shown = { person, label, answers, target: truth.target, mode, values };
+    const { attention } = modelOf(app.about, puzzle.model);
+    const shown = { person, label, attention, answers, target: truth.target, mode, values };
     if (person && answeredNow)
       score.count(puzzle.model, instance.id, {
         person: person.every((value, i) => value === truth.target[i]),
@@ -166,7 +167,7 @@ export function mount(root, app) {
       h("h2", {}, "The rules were"),
       outcome.rulesRevealed(truth.features, { mode, values, permuted: instance.permuted }),
       h("h2", {}, "How sure they are"),
-      outcome.legend(label),
+      outcome.legend(shown),
       outcome.probabilities(shown),
       h("h2", {}, "Could one answer otherwise?"),
       outcome.ambiguity(answers.solver, { mode, values }),
@@ -224,17 +225,25 @@ export function mount(root, app) {
     load(state);
   }
 
-  return { update };
+  /** An answer that does not fit the puzzle is none: a link may be from an explorer of others. */
+  function complete(state) {
+    const { size } = puzzleOf(state, app.about);
+    const answer = parseAnswer(state.answer, size) ? state.answer : null;
+    return { ...completePuzzle(state, app.about), answer };
+  }
+
+  return { update, complete };
 }
 
 const labelOf = (app, model) => shortName(modelOf(app.about, model));
 
-/** {values}, which are null for a person who gave up; null while there is no answer. */
+/** {values}, which are null for a person who gave up; null while there is no answer that fits. */
 function parseAnswer(text, { features, values }) {
   if (!text) return null;
+  if (text === GIVEN_UP) return { values: null };
   const given = text.split(",").map(Number);
   const valid =
     given.length === features &&
     given.every((value) => Number.isInteger(value) && value >= 0 && value < values);
-  return { values: valid ? given : null };
+  return valid ? { values: given } : null;
 }

@@ -6,7 +6,7 @@ import { choice, failure, field, h, percent, select, waiting } from "../dom.js";
 import { heading, smallBoard, withoutModel } from "../heading.js";
 import { modelOf, modelsOf } from "../models.js";
 import { grid } from "../panels.js";
-import { fetchInstance, picker, puzzleOf } from "../picker.js";
+import { completePuzzle, fetchInstance, picker, puzzleOf } from "../picker.js";
 import { list, ruleLabel } from "../words.js";
 
 export const title = "Swap";
@@ -113,6 +113,7 @@ export function mount(root, app) {
     const { before, after, donor, verdict } = outcome;
     const view = { mode: puzzle.mode, values: puzzle.size.values };
     const last = puzzle.size.features - 1;
+    const { attention } = modelOf(app.about, puzzle.model);
     const shown = [
       h(
         "div",
@@ -137,8 +138,8 @@ export function mount(root, app) {
       h(
         "div",
         { class: "charts two" },
-        chartOf("Before", before.probabilities, outcome),
-        chartOf(`After, swapped in ${layersInWords(swap)}`, after.probabilities, outcome),
+        chartOf("Before", attention, before.probabilities, outcome),
+        chartOf(`After, swapped in ${layersInWords(swap)}`, attention, after.probabilities, outcome),
       ),
       donor &&
         h(
@@ -161,7 +162,17 @@ export function mount(root, app) {
     load(state);
   }
 
-  return { update };
+  function complete(state) {
+    const { code, donor, rule, number, layers, pairs } = swapOf(state, app.about);
+    const byNumber = code === "instance" && donor === BY_NUMBER;
+    return {
+      ...completePuzzle(state, app.about),
+      ...{ code, pairs, layers: layers.join(",") },
+      ...(byNumber ? { number } : code !== "zero" && { rule }),
+    };
+  }
+
+  return { update, complete };
 }
 
 /** Whose code is taken: a rule's, or a certain puzzle's. */
@@ -315,13 +326,13 @@ function fact(name, value) {
   return h("div", {}, h("dt", {}, name), h("dd", {}, String(value)));
 }
 
-function chartOf(name, probabilities, { own_prescribes: own, donor_prescribes: other }) {
+function chartOf(name, kind, probabilities, { own_prescribes: own, donor_prescribes: other }) {
   const marks = own === other ? [[own, "both rules"]] : [[own, "own rule"]];
   if (other !== null && own !== other) marks.push([other, "donor’s rule"]);
   return h(
     "figure",
     { class: "card" },
     h("figcaption", {}, name),
-    probabilityBars(name, [{ name: "the model", kind: "model", probabilities }], marks),
+    probabilityBars(name, [{ name: "the model", kind, probabilities }], marks),
   );
 }
