@@ -81,3 +81,10 @@ def assert_as_good_as_torch(tensors, padding=None, *, baseline=reference, **opti
 def _size(x, baseline):
     """The largest entry; in half precision the norm: at ReLU's kink, rounding decides entries."""
     return (x.abs().max() if baseline is reference else x.norm()).item()
+
+
+def check(*tensors, padding=None, **options):
+    """Hold a call of HYLA to its dtype's own arithmetic in PyTorch: q, k, v and perhaps a bias."""
+    tensors = (*tensors, None) if len(tensors) == 3 else tensors
+    baseline = reference if tensors[0].dtype == torch.float32 else einsums
+    assert_as_good_as_torch(tensors, padding, baseline=baseline, **HYLA | options)

@@ -11,10 +11,7 @@ from hyla.training import Interrupted, config_from_tree, load_preset, merge, tra
 from hyla.training.population import Population
 from hyla.training.stop import StopRequest
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def config(task="fuzzy", scale="smoke", **changes):

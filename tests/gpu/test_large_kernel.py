@@ -5,8 +5,7 @@ import torch
 from kernel_checks import (
     HYLA,
     SCALE,
-    assert_as_good_as_torch,
-    einsums,
+    check,
     fused,
     normal,
     reference,
@@ -18,16 +17,8 @@ from hyla.attention.kernels import large_head
 from hyla.attention.kernels.formula import PHIS
 from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 HALVES = [torch.bfloat16, torch.float16]
-
-
-def check(*tensors, padding=None, **options):
-    tensors = (*tensors, None) if len(tensors) == 3 else tensors
-    assert_as_good_as_torch(tensors, padding, baseline=einsums, **HYLA | options)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 15, 16, 17, 36, 63, 96, 127, 1000])

@@ -4,27 +4,16 @@ import pytest
 import torch
 from kernel_checks import (
     HYLA,
-    assert_as_good_as_torch,
-    einsums,
+    check,
     fused,
     normal,
-    reference,
     with_gradients,
 )
 
 from hyla.attention import attention, packed_attention
 from hyla.attention.kernels.formula import PHIS
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
-
-def check(*tensors, padding=None, **options):
-    tensors = (*tensors, None) if len(tensors) == 3 else tensors
-    baseline = reference if tensors[0].dtype == torch.float32 else einsums
-    assert_as_good_as_torch(tensors, padding, baseline=baseline, **HYLA | options)
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 15, 16, 17, 36, 63, 96, 127, 1000])

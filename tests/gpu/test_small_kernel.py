@@ -10,10 +10,7 @@ from hyla.attention.kernels import small_head
 from hyla.attention.kernels.formula import PHIS
 from hyla.attention.kernels.small_head import Plan
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 SIZES = [(1, 4), (3, 2), (8, 2), (12, 8), (16, 4), (16, 16), (64, 4), (64, 8)]
 
