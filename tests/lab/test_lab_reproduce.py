@@ -172,6 +172,13 @@ def test_a_measurement_that_fails_is_named(tmp_path: Path, capsys, monkeypatch):
     assert set(_tables(tmp_path)) == {"tableA3.csv"}
 
 
+def test_a_part_of_the_search_may_be_asked_for(tmp_path: Path, capsys):
+    asked = ("--only", "model.attention=hyla,linear", "learning_rate=3e-3", "seed=0,1")
+    assert _reproduce(tmp_path, "tableA1", "--scale", "smoke", "--dry-run", *asked) == 0
+    models = [line.split()[-5] for line in capsys.readouterr().out.splitlines() if " new " in line]
+    assert models == ["2"] * 8  # two methods, with and without experts, on two tasks
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

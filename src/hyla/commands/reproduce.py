@@ -94,7 +94,7 @@ def reproduce(
     search
         Search the hyper-parameters of Table A3; --no-search takes the preset's alone.
     only
-        Train only runs with these settings, as in `--only task_name=fuzzy steps=50000`.
+        Train only models with these settings, as in `--only task_name=fuzzy learning_rate=1e-3`.
     shorten
         Take one in N of the scale's steps. Such results are kept and shown apart.
     precision

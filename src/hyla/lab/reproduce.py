@@ -17,7 +17,7 @@ from hyla.lab.results import Results, Tables, ceilings_of, cells_of, method_key,
 from hyla.lab.setting import Setting
 from hyla.lab.store import Row, flat_settings, read_run
 from hyla.lab.sweep import Method, Share, expand, plan
-from hyla.training import TrainConfig, config_from_tree, load_preset
+from hyla.training import config_from_tree, load_preset
 from hyla.training.loop import resolve_device
 from hyla.training.run_directory import git_commit
 
@@ -31,16 +31,34 @@ class Effort:
     search: bool = True
     """Search the hyper-parameters of Table A3, or take the preset's."""
     only: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Values that settings of the config may have, such as {"task_name": ["fuzzy"]}."""
+    """Values that settings of a run, or of its members, may have: {"task_name": ["fuzzy"]}."""
 
     def __post_init__(self):
         if self.seeds is not None and self.seeds < 1:
             raise ValueError(f"seeds must be at least 1, got {self.seeds}")
 
-    def admits(self, config: TrainConfig) -> bool:
-        """Whether the config's settings are among those asked for."""
-        settings = flat_settings(config.to_tree())
-        return all(str(settings.get(key)) in values for key, values in self.only.items())
+    def narrow(self, method: Method) -> Method | None:
+        """Return the method with the members that were asked for, or None without any."""
+        run = flat_settings(method.config.to_tree())
+        kept = tuple(member for member in method.config.members if self._admits(run | vars(member)))
+        config = dataclasses.replace(method.config, members=kept) if kept else None
+        return config and dataclasses.replace(method, config=config)
+
+    def _admits(self, settings: Mapping[str, object]) -> bool:
+        return all(
+            any(_reads_as(value, settings.get(key)) for value in values)
+            for key, values in self.only.items()
+        )
+
+
+def _reads_as(text: str, value: object) -> bool:
+    """Whether the text is the value as somebody may type it: 3e-4 is 0.0003."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(text) == value
+        except ValueError:
+            return False
+    return text == str(value)
 
 
 EVERYTHING = Effort()
@@ -51,7 +69,7 @@ def methods_of(
 ) -> list[Method]:
     """Return the methods an experiment trains, each once; no models that `effort` leaves out."""
     methods = _methods(experiment, setting, effort.seeds, effort.search)
-    return [method for method in methods if effort.admits(method.config)]
+    return [narrowed for method in methods if (narrowed := effort.narrow(method))]
 
 
 @functools.cache  # building and checking hundreds of configs takes seconds
@@ -73,7 +91,7 @@ def check_only(experiments: Sequence[Experiment], setting: Setting, only: Iterab
         key
         for experiment in experiments
         for method in methods_of(experiment, setting)
-        for key in flat_settings(method.config.to_tree())
+        for key in (*flat_settings(method.config.to_tree()), *vars(method.config.members[0]))
     }
     for key in only:
         if key not in known:
