@@ -38,6 +38,18 @@ def test_splits_of_a_study_have_no_composition_in_common():
     assert not seen[0] & seen[1]
 
 
+def test_fuzzy_codes_are_read_at_one_query_and_exchanged_between_queries():
+    study = study_of(TASKS["fuzzy"])
+    read, swapped = (
+        study.sample(split, seed=0, instances=16).inputs[..., :-1]
+        for split in (study.unseen, study.swapped[1])
+    )
+    assert (read[:, -1] == read[0, -1]).all()
+    assert len(swapped[:, -1].unique(dim=0)) == 16
+    assert (swapped[:, :-1] == swapped[0, :-1]).all()
+    assert study.decoded == ((study.known, study.unseen), study.swapped)
+
+
 def test_sraven_rules_on_the_inputs_of_others():
     study = study_of(TASKS["sraven"])
     specimens = study.sample(study.known, seed=0, instances=512)

@@ -91,7 +91,7 @@ class Analysis:
     def _swaps(self) -> "pandas.DataFrame":
         tables = [
             swap_table(self._swaps_of(split, pairs))
-            for split in (self.study.known, self.study.unseen)
+            for split in self.study.swapped
             for pairs in self.study.pairs
         ]
         return required("pandas").concat(tables, ignore_index=True)
@@ -100,14 +100,14 @@ class Analysis:
         """Of all layers together, for the pairs under study and for all keys of the query."""
         tables = []
         for pairs in dict.fromkeys((self.pairs, *list(self.study.pairs)[-1:])):
-            swaps = self._swaps_of(self.study.unseen, pairs)
+            swaps = self._swaps_of(self.study.swapped[1], pairs)
             tables += [
                 swap_matrix(swaps, code=code) for code in _MATRIX_CODES if code in swaps.kinds
             ]
         return required("pandas").concat(tables, ignore_index=True)
 
     def _heads(self) -> "pandas.DataFrame":
-        swaps = self._swaps_of(self.study.unseen, self.pairs)
+        swaps = self._swaps_of(self.study.swapped[1], self.pairs)
         return head_table(swaps)
 
     def _swaps_of(self, split: str, pairs: str) -> Swaps:

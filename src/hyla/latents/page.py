@@ -1,6 +1,7 @@
 """An analysis as one interactive HTML file that needs nothing else."""
 
 import html
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -75,17 +76,13 @@ def _distances(table: Table, names: Naming) -> Iterator[tuple[str, Any]]:
 
 
 def _decoding(table: Table, study: Study) -> Iterator[tuple[str, Any]]:
-    chosen = table[
-        (table["class"] == "all")
-        & (table["metric"] == study.decoding_metric)
-        & (table["split"] == study.unseen)
-    ]
-    for label in study.classes:
-        of_label = chosen[chosen["label"] == label]
-        named = of_label.assign(
+    scores = table[(table["class"] == "all") & (table["metric"] == study.decoding_metric)]
+    for (_, unseen), label in itertools.product(study.decoded, study.classes):
+        chosen = scores[(scores["split"] == unseen) & (scores["label"] == label)]
+        named = chosen.assign(
             name=[
                 predictor if pairs is None or pairs != pairs else f"{predictor}: {pairs}"
-                for predictor, pairs in zip(of_label["predictor"], of_label["pairs"], strict=True)
+                for predictor, pairs in zip(chosen["predictor"], chosen["pairs"], strict=True)
             ]
         )
         everywhere = sorted(named["layer"].dropna().unique())
@@ -94,7 +91,7 @@ def _decoding(table: Table, study: Study) -> Iterator[tuple[str, Any]]:
             required("pandas").DataFrame({"layer": everywhere}), how="cross"
         )
         both = required("pandas").concat([named.dropna(subset="layer"), spread])
-        heading = f"Decoding {label} of unseen compositions ({study.decoding_metric})"
+        heading = f"Decoding {label} of unseen compositions ({study.decoding_metric}, {unseen})"
         yield heading, _lines(both, x="layer", y="value", by="name")
 
 

@@ -36,38 +36,51 @@ def decoding_table(
 ) -> "pandas.DataFrame":
     """Decode everything decodable from everything that it could be decoded from.
 
-    The probes are trained on `instances` of the study's known split and scored on as many others
-    of it, and of the unseen split. There is a row for each predictor, set of pairs, layer, label,
-    split, metric and class; `class` is "all" for accuracy and for the mean F1 over classes. With an
-    `untrained` network of the same shape, its codes are one of the controls.
+    The probes are trained on `instances` of a known split of the study and scored on as many others
+    of it, and of the unseen split beside it (`Study.decoded`). There is a row for each predictor,
+    set of pairs, layer, label, split, metric and class; `class` is "all" for accuracy and for the
+    mean F1 over classes. With an `untrained` network of the same shape, its codes are one of the
+    controls.
     """
     device = next(model.parameters()).device
     draw = {"seed": seed, "instances": instances, "device": device}
-    train = study.sample(study.known, index=0, **draw)
-    tests = {
-        study.known: study.sample(study.known, index=1, **draw),
-        study.unseen: study.sample(study.unseen, index=0, **draw),
-    }
     rows = []
-    for predictor in _predictors(model, untrained, study, pairs, (train, *tests.values())):
-        train_features, *test_features = predictor.features
-        for label, classes in study.classes.items():
-            labels = train.decodable[label]
-            if predictor.name == "shuffled labels":
-                labels = np.random.default_rng(seed).permutation(labels)
-            probe = fit_probe(train_features, labels)
-            for (split, test), features in zip(tests.items(), test_features, strict=True):
-                where = {
-                    "predictor": predictor.name,
-                    "pairs": predictor.pairs,
-                    "layer": predictor.layer,
-                    "label": label,
-                    "split": split,
-                    "instances": len(test),
-                }
-                scores = probe_scores(probe(features), test.decodable[label], classes)
-                rows += [{**where, **score} for score in scores]
+    for known, unseen in study.decoded:
+        train = study.sample(known, index=0, **draw)
+        tests = {
+            known: study.sample(known, index=1, **draw),
+            unseen: study.sample(unseen, index=0, **draw),
+        }
+        for predictor in _predictors(model, untrained, study, pairs, (train, *tests.values())):
+            rows += _probed(predictor, study, train, tests, seed)
     return required("pandas").DataFrame(rows)
+
+
+def _probed(
+    predictor: "_Predictor",
+    study: Study,
+    train: Specimens,
+    tests: Mapping[str, Specimens],
+    seed: int,
+) -> Iterator[dict[str, Any]]:
+    """Decode all labels from one predictor."""
+    train_features, *test_features = predictor.features
+    for label, classes in study.classes.items():
+        labels = train.decodable[label]
+        if predictor.name == "shuffled labels":
+            labels = np.random.default_rng(seed).permutation(labels)
+        probe = fit_probe(train_features, labels)
+        for (split, test), features in zip(tests.items(), test_features, strict=True):
+            where = {
+                "predictor": predictor.name,
+                "pairs": predictor.pairs,
+                "layer": predictor.layer,
+                "label": label,
+                "split": split,
+                "instances": len(test),
+            }
+            for score in probe_scores(probe(features), test.decodable[label], classes):
+                yield {**where, **score}
 
 
 class _Predictor(NamedTuple):

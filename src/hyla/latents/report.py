@@ -84,23 +84,24 @@ def _distances(table: Table, names: Naming) -> Iterator[tuple[str, "Figure"]]:
 
 
 def _decoding(table: Table, study: Study) -> Iterator[tuple[str, "Figure"]]:
-    """Rows: what is decoded; columns: the pairs."""
+    """A figure for each reading. Rows: what is decoded; columns: the pairs."""
     pairs = list(table["pairs"].dropna().unique())
-    figure, axes = _panels(len(study.classes), len(pairs), width=4)
-    for row, label in zip(axes, study.classes, strict=True):
-        for ax, name in zip(row, pairs, strict=True):
-            draw_decoding(
-                ax,
-                table,
-                label=label,
-                split=study.unseen,
-                pairs=name,
-                metric=study.decoding_metric,
-                legend=False,
-            )
-            ax.set_title(f"{label} from {name}")
-    _legend_below(figure, axes[0, 0], columns=4)
-    yield "decoding", figure
+    for _, unseen in study.decoded:
+        figure, axes = _panels(len(study.classes), len(pairs), width=4)
+        for row, label in zip(axes, study.classes, strict=True):
+            for ax, name in zip(row, pairs, strict=True):
+                draw_decoding(
+                    ax,
+                    table,
+                    label=label,
+                    split=unseen,
+                    pairs=name,
+                    metric=study.decoding_metric,
+                    legend=False,
+                )
+                ax.set_title(f"{label} from {name}")
+        _legend_below(figure, axes[0, 0], columns=4)
+        yield "decoding" if unseen == study.unseen else f"decoding-{unseen}", figure
 
 
 def _swaps(table: Table, names: Naming) -> Iterator[tuple[str, "Figure"]]:

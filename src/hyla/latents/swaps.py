@@ -85,7 +85,7 @@ class Swaps:
         solved_only: bool = True,
     ):
         self.model, self.study = model, study
-        self.split = split or study.unseen
+        self.split = split or study.swapped[1]
         self.pairs = pairs or next(iter(study.pairs))
         self._random = torch.Generator().manual_seed(seed)
         self._device = next(model.parameters()).device

@@ -5,7 +5,7 @@ gives a token its answer, and what *another* operation would prescribe for the s
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,9 +79,9 @@ class Study(ABC):
     """One token of a task's instances and the operation that gives it its answer."""
 
     known: str
-    """A split with compositions that training shows."""
+    """A split with compositions that training shows, whose codes are read."""
     unseen: str
-    """A split with compositions that it does not show."""
+    """The same with compositions that it does not show."""
     pairs: Mapping[str, PairChoice]
     """Named sets of query-key pairs, all with the token as their query; the first is the usual."""
     operation: str
@@ -94,6 +94,16 @@ class Study(ABC):
     """By which the paper scores decoding: accuracy or f1."""
     continuous: bool = False
     """Whether answers are real numbers, which may lie between those of two operations."""
+
+    @property
+    def decoded(self) -> Sequence[tuple[str, str]]:
+        """Known and unseen splits that are decoded: `known` and `unseen`, then other readings."""
+        return ((self.known, self.unseen),)
+
+    @property
+    def swapped(self) -> tuple[str, str]:
+        """The known and the unseen split among whose instances codes are exchanged."""
+        return self.known, self.unseen
 
     @abstractmethod
     def sample(

@@ -1,6 +1,7 @@
 """The study of fuzzy logic: which function is asked for at the query point."""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,14 +13,19 @@ from hyla.latents.studies.base import Specimens, Study, as_numpy
 from hyla.tasks import FuzzyLogic
 from hyla.tasks.fuzzy_logic import evaluate, term_name, term_negations
 
+_FIXED_CONTEXT = ("test_fixed_context", "ood_fixed_context")
+
 
 class FuzzyStudy(Study):
-    """The query point of a fuzzy logic function, with the points of the context the same in all.
+    """The query point of a fuzzy logic function. An operation is a whole function.
 
-    The codes are those of the query attending to itself. An operation is a whole function.
+    The codes are those of the query attending to itself, and they are read at one query point for
+    all functions: a code is of the function *and* the point. The paper's text has it the other way
+    round, the context's points fixed and the query varying; decoding does both. Swaps need
+    different query points: at one point, a function's value is the donor's own answer.
     """
 
-    known, unseen = "test_fixed_context", "ood_fixed_context"
+    known, unseen = "test_fixed_query", "ood_fixed_query"
     operation = "function"
     decoding_metric = "f1"
     continuous = True
@@ -42,6 +48,16 @@ class FuzzyStudy(Study):
         )
         slots = {f"term {i + 1}": terms for i in range(config.num_terms)}
         self.classes = {**slots, "terms": terms}
+
+    @property
+    def decoded(self) -> Sequence[tuple[str, str]]:
+        """One query for all; as the paper's text has it, one context for all."""
+        return ((self.known, self.unseen), _FIXED_CONTEXT)
+
+    @property
+    def swapped(self) -> tuple[str, str]:
+        """Different queries, in one context."""
+        return _FIXED_CONTEXT
 
     def sample(
         self,
