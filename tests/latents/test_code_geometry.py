@@ -12,6 +12,7 @@ from hyla.latents import (
     sample_codes,
 )
 from hyla.latents.confidence import bootstrap_intervals, wilson_interval
+from hyla.latents.geometry import embed
 
 CENTRES = {"a": [4.0, 0.0, 0.0], "b": [-4.0, 0.0, 0.0], "c": [0.0, 4.0, 0.0]}
 
@@ -62,6 +63,12 @@ def test_distances_tell_labels_that_matter():
 def test_distances_need_something_to_compare():
     with pytest.raises(ValueError, match="several values of rule"):
         distance_table(clusters().where(rule="a"), "rule")
+
+
+def test_codes_that_differ_by_rounding_lie_at_one_point():
+    rounding = np.random.default_rng(0).normal(size=(50, 8)) * 1e-7
+    assert (embed(np.ones((50, 8)) + rounding) == 0).all()
+    assert (embed(np.zeros((50, 8))) == 0).all()
 
 
 def test_embedding_keeps_clusters_together():

@@ -17,6 +17,8 @@ from hyla.latents.table import CodeTable
 if TYPE_CHECKING:
     import pandas
 
+_ROUNDING = 1e-5
+
 
 def embedding_table(
     table: CodeTable, *, points: int = 2000, perplexity: float = 30.0, seed: int = 0
@@ -39,9 +41,15 @@ def embedding_table(
 def embed(
     codes: Float[np.ndarray, "N D"], *, perplexity: float = 30.0, seed: int = 0
 ) -> Float[np.ndarray, "N 2"]:
-    """Return a t-SNE embedding; with few points, the perplexity is lowered to fit them."""
+    """Return a t-SNE embedding; with few points, the perplexity is lowered to fit them.
+
+    Codes that are all the same but for rounding lie at one point: t-SNE would show the rounding as
+    structure, or crash.
+    """
     if len(codes) < 3:
         raise ValueError(f"t-SNE needs at least 3 codes, got {len(codes)}")
+    if np.ptp(codes, axis=0).max() <= _ROUNDING * np.abs(codes).max():
+        return np.zeros((len(codes), 2), np.float32)
     tsne = required("sklearn.manifold").TSNE(
         perplexity=min(perplexity, (len(codes) - 1) / 3),
         init="pca" if min(codes.shape) > 1 else "random",
