@@ -4,6 +4,7 @@ Each function takes a `CodeTable` and returns a tidy table with a row for every 
 The codes of several pairs of an instance are joined into one vector.
 """
 
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,9 @@ def distance_table(
             )
             return within, between, between / within
 
-        with np.errstate(divide="ignore", invalid="ignore"):  # codes that are all the same
+        # Codes that are all the same have no ratio.
+        with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "All-NaN slice")
             intervals = bootstrap_intervals(statistics, len(chosen), resamples=resamples, seed=seed)
         for name, interval in zip(("within", "between", "ratio"), intervals, strict=True):
             rows.append({"layer": layer, "statistic": name, **interval._asdict()})

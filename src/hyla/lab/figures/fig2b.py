@@ -1,7 +1,9 @@
 """Figure 2B: the terms of a function can be decoded from the code of its query."""
 
+import dataclasses
+
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, percent
-from hyla.lab.drawing import Figure
+from hyla.lab.drawing import Figure, Lines
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS
 from hyla.lab.latent_measurements import decoding, method_sweeps, on
@@ -16,10 +18,12 @@ _CONTROLS = ("shuffled labels", "untrained network")
 
 
 def _figure(results: Results) -> Figure | None:
+    query, context = _READINGS
+    labels = ("term 1", "term 2", "terms")
     rows = [
-        [f1_by_layer(results, label, "ood_fixed_query") for label in ("term 1", "term 2", "terms")],
-        [controls_by_layer(results, "terms", "ood_fixed_query", method) for method in METHODS],
-        [f1_by_layer(results, "terms", "ood_fixed_context")],
+        [f1_by_layer(results, label, query) for label in labels],
+        [controls_by_layer(results, "terms", query, method) for method in METHODS],
+        [_titled(f1_by_layer(results, label, context), "one context for all") for label in labels],
     ]
     panels = [[panel for panel in row if panel is not None] for row in rows]
     note = (
@@ -29,6 +33,10 @@ def _figure(results: Results) -> Figure | None:
     )
     drawn = [row for row in panels if row]
     return Figure(panels=drawn, note=note) if drawn else None
+
+
+def _titled(panel: Lines | None, addition: str) -> Lines | None:
+    return panel and dataclasses.replace(panel, title=f"{panel.title}: {addition}")
 
 
 def _verdicts(results: Results) -> list[Verdict]:

@@ -27,8 +27,8 @@ def _verdicts(results: Results) -> list[Verdict]:
 EXPERIMENT = Experiment(
     name="fig2d",
     title="Figure 2D: latent codes on fuzzy logic",
-    shows="t-SNE of the codes of the query attending to itself, for held-out functions with the "
-    "same context points: by target value and by the first term.",
+    shows="t-SNE of the codes of the query attending to itself, for held-out functions at "
+    "one query point: by target value and by the first term.",
     sweeps=method_sweeps("fuzzy"),
     measurement=on("fuzzy", geometry),
     figure=_figure,

@@ -16,7 +16,11 @@ _COLOURS = {
 
 def _figure(results: Results) -> Figure | None:
     panels = clouds(results, _COLOURS, all_layers=True)
-    return Figure(panels=panels) if panels else None
+    note = (
+        "All functions are asked at one query point. In the first layer a query that attends to "
+        "itself knows nothing else, so that without a softmax over the context all codes are one."
+    )
+    return Figure(panels=panels, note=note) if panels else None
 
 
 EXPERIMENT = Experiment(
