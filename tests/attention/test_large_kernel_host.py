@@ -375,6 +375,14 @@ def test_auto_leaves_what_no_gpu_has_measured(compiled, monkeypatch):
     assert attend(*(x.float() for x in (q, k, v)), False).isfinite().all()
 
 
+def test_auto_takes_what_was_measured_on_such_gpus_only(monkeypatch):
+    q = torch.zeros(1, 1024, 8, 64)  # float32, without tensor cores
+    assert choice.why_not_worth_it("large_head_plain", q, q) is None
+    monkeypatch.setattr(choice, "capability", lambda device: (8, 6))
+    assert "not measured on such a GPU" in choice.why_not_worth_it("large_head_plain", q, q)
+    assert choice.why_not_worth_it("small_head", q, q) is None
+
+
 def test_large_shapes_that_do_not_fit_say_so():
     formula = Case(64, 128, 4, 4).formula
     for heads, fits in ((64, False), (32, True)):

@@ -13,7 +13,7 @@ from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.csv_table import read_csv
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report import build
-from hyla.lab.reproduce import results_of
+from hyla.lab.reproduce import Effort, methods_of, results_of
 from hyla.lab.results import Tables
 from hyla.lab.setting import Setting
 
@@ -172,11 +172,21 @@ def test_a_measurement_that_fails_is_named(tmp_path: Path, capsys, monkeypatch):
     assert set(_tables(tmp_path)) == {"tableA3.csv"}
 
 
-def test_a_part_of_the_search_may_be_asked_for(tmp_path: Path, capsys):
-    asked = ("--only", "model.attention=hyla,linear", "learning_rate=3e-3", "seed=0,1")
-    assert _reproduce(tmp_path, "tableA1", "--scale", "smoke", "--dry-run", *asked) == 0
-    models = [line.split()[-5] for line in capsys.readouterr().out.splitlines() if " new " in line]
-    assert models == ["2"] * 8  # two methods, with and without experts, on two tasks
+@pytest.mark.parametrize(
+    ("only", "rates", "steps"),
+    [
+        ({"learning_rate": ["3e-3"], "seed": ["1"]}, {0.003}, {30}),
+        ({"learning_rate": ["0.001"], "steps": ["3e1"], "seed": ["1"]}, {0.001}, {30}),
+        ({"seed": ["1"], "task.unambiguous": ["False"]}, {0.001, 0.003}, {30}),
+    ],
+)
+def test_a_part_of_the_search_may_be_asked_for(only, rates, steps):
+    methods = methods_of(load("tableA1"), Setting(scale="smoke"), Effort(only=only))
+    members = [member for method in methods for member in method.config.members]
+    assert {member.seed for member in members} == {1}
+    assert {member.learning_rate for member in members} == rates
+    assert {method.config.steps for method in methods} == steps
+    assert all("unambiguous" not in str(only) or m.config.task_name == "sraven" for m in methods)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +196,8 @@ def test_a_part_of_the_search_may_be_asked_for(tmp_path: Path, capsys):
         (("fig2c", "--scale", "papr"), "did you mean 'paper'"),
         (("fig2c", "--only", "model.atention=hyla"), "did you mean 'model.attention'"),
         (("fig2c", "--only", "task_name"), "say which values"),
+        (("fig2c", "--scale", "paper", "--only", "learning_rate=3e-4"), "is one of 0.001, 0.003"),
+        (("fig2c", "--only", "learning_rate=fast"), "leaves no model"),
         (("fig2c", "--seeds", "0"), "seeds must be at least 1"),
         (("fig2c", "--shorten", "0"), "shorten must be at least 1"),
         (("fig2c", "--workers", "0"), "workers must be at least 1"),

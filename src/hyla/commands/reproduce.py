@@ -134,7 +134,7 @@ def reproduce(
         setting = Setting(scale=scale, shorten=shorten, precision=precision)
         effort = Effort(seeds=seeds, search=search, only=_only(only or []))
         experiments = load_all(names)
-        check_only(experiments, setting, effort.only)
+        check_only(experiments, setting, effort)
         check_folders(root=root, out=out)
         if workers < 1:
             raise ValueError(f"--workers must be at least 1, got {workers}")

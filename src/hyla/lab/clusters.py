@@ -7,23 +7,28 @@ from hyla.lab.latent_panels import last_layer, methods_in, rows_of
 from hyla.lab.results import Results
 
 
-def ratio(results: Results, method: str, layer: int, label: str) -> float | None:
+def ratio(
+    results: Results, method: str, layer: int, label: str, split: str | None = None
+) -> float | None:
     """Return mean distance between classes over that within, averaged over the seeds."""
-    rows = rows_of(
-        results, what="clusters", attention=method, layer=layer, label=label, statistic="ratio"
-    )
+    wanted = {"attention": method, "layer": layer, "label": label, "statistic": "ratio"}
+    if split is not None:
+        wanted["split"] = split
+    rows = rows_of(results, what="clusters", **wanted)
     values = [row["value"] for row in rows if row["value"] is not None]
     return statistics.fmean(values) if values else None
 
 
-def operation_explains_more(results: Results, operation: str, claim: str) -> list[Verdict]:
+def operation_explains_more(
+    results: Results, operation: str, claim: str, split: str | None = None
+) -> list[Verdict]:
     """Judge, for each method, whether last-layer codes lie by operation rather than by target."""
     verdicts = []
     measured = rows_of(results, what="clusters")
     for method in methods_in(measured):
         layer = last_layer([row for row in measured if row["attention"] == method])
-        by_operation = ratio(results, method, layer, operation)
-        by_target = ratio(results, method, layer, "target")
+        by_operation = ratio(results, method, layer, operation, split)
+        by_target = ratio(results, method, layer, "target", split)
         if by_operation is None or by_target is None:
             continue
         status = REPRODUCED if by_operation > max(by_target, 1.1) else PARTLY

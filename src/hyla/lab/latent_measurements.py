@@ -33,6 +33,7 @@ from hyla.nn import Transformer
 if TYPE_CHECKING:
     import pandas
 
+_MOST_TARGETS = 16
 _TARGET_BINS = 4
 SWAPPED_CODES = ("donor, same operands", "donor")
 """Whose codes the swap matrices put in: of an instance that applies the other rule to the same
@@ -61,8 +62,12 @@ class Subject:
     @functools.cached_property
     def codes(self) -> CodeTable:
         """The codes of unseen compositions with their labels."""
+        return self.codes_of(self.study.unseen)
+
+    def codes_of(self, split: str) -> CodeTable:
+        """Record the codes of a split."""
         specimens = self.study.sample(
-            self.study.unseen,
+            split,
             seed=self.seed,
             instances=self.measuring.size(smoke=48, laptop=800, paper=2000),
             device=self.measuring.device,
@@ -121,23 +126,26 @@ def _shown_codes(subject: Subject) -> list[Row]:
 
 def _clusters(subject: Subject) -> list[Row]:
     """Compare distances between and within operations, and between and within target values."""
-    table, study = subject.codes, subject.study
-    if study.continuous:
-        edges = np.quantile(table["target"], np.linspace(0, 1, _TARGET_BINS + 1)[1:-1])
-        binned = np.digitize(table["target"], edges)
-        columns = {**table.columns, "target": binned}
-        table = CodeTable(codes=table.codes, columns=columns)
+    study = subject.study
     points = subject.measuring.size(smoke=40, laptop=300, paper=500)
     resamples = subject.measuring.size(smoke=20, laptop=200, paper=1000)
-    return [
-        row
-        for label in (study.operation, "target")
-        for row in _rows(
-            distance_table(table, label, points=points, resamples=resamples),
-            what="clusters",
-            label=label,
-        )
-    ]
+    rows = []
+    for _, split in study.decoded:
+        table = subject.codes if split == study.unseen else subject.codes_of(split)
+        columns = {**table.columns, "target": _classes_of_targets(table["target"])}
+        table = CodeTable(codes=table.codes, columns=columns)
+        for label in (study.operation, "target"):
+            distances = distance_table(table, label, points=points, resamples=resamples)
+            rows += _rows(distances, what="clusters", split=split, label=label)
+    return rows
+
+
+def _classes_of_targets(targets: np.ndarray) -> np.ndarray:
+    """Return the targets as they are where many share each, else in bins of equal size."""
+    if len(np.unique(targets)) <= _MOST_TARGETS:
+        return targets
+    edges = np.quantile(targets, np.linspace(0, 1, _TARGET_BINS + 1)[1:-1])
+    return np.digitize(targets, edges)
 
 
 def _similarities(subject: Subject) -> list[Row]:

@@ -11,6 +11,12 @@ from hyla.lab.selection import Estimate, estimate
 from hyla.lab.store import Row
 from hyla.tasks.sraven.rules import PAPER_RULES
 
+READINGS = {
+    "ood_fixed_query": "one query point for all functions",
+    "ood_fixed_context": "one context for all functions, as the paper's text has it",
+}
+"""How the codes of fuzzy logic are read: the split of unseen functions, and what it means."""
+
 # More classes than this are coloured by their number, without a legend.
 _MOST_NAMED = 12
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,17 +85,26 @@ def _methods(
     return list(found.values())
 
 
-def check_only(experiments: Sequence[Experiment], setting: Setting, only: Iterable[str]) -> None:
-    """Raise a ValueError for a key that is no setting of any run."""
-    known = {
-        key
+def check_only(experiments: Sequence[Experiment], setting: Setting, effort: Effort) -> None:
+    """Raise a ValueError for a key that is no setting of any model, or values that none has."""
+    everything = dataclasses.replace(effort, only={})
+    models = [
+        flat_settings(method.config.to_tree()) | vars(member)
         for experiment in experiments
-        for method in methods_of(experiment, setting)
-        for key in (*flat_settings(method.config.to_tree()), *vars(method.config.members[0]))
-    }
-    for key in only:
+        for method in methods_of(experiment, setting, everything)
+        for member in method.config.members
+    ]
+    known = {key for model in models for key in model}
+    for key in effort.only:
         if key not in known:
             raise ValueError(f"--only: no run has a setting {key!r}{nearest(key, known)}")
+    if effort.only and not any(methods_of(e, setting, effort) for e in experiments):
+        values = {
+            key: ", ".join(dict.fromkeys(str(model[key]) for model in models if key in model))
+            for key in effort.only
+        }
+        there = "; ".join(f"{key} is one of {found}" for key, found in values.items())
+        raise ValueError(f"--only leaves no model. Of the models {there}.")
 
 
 def shares_of(

@@ -99,16 +99,17 @@ class Analysis:
     def _swap_matrix(self) -> "pandas.DataFrame":
         """Of all layers together, for the pairs under study and for all keys of the query."""
         tables = []
+        _, unseen = self.study.swapped
         for pairs in dict.fromkeys((self.pairs, *list(self.study.pairs)[-1:])):
-            swaps = self._swaps_of(self.study.swapped[1], pairs)
+            swaps = self._swaps_of(unseen, pairs)
             tables += [
                 swap_matrix(swaps, code=code) for code in _MATRIX_CODES if code in swaps.kinds
             ]
         return required("pandas").concat(tables, ignore_index=True)
 
     def _heads(self) -> "pandas.DataFrame":
-        swaps = self._swaps_of(self.study.swapped[1], self.pairs)
-        return head_table(swaps)
+        _, unseen = self.study.swapped
+        return head_table(self._swaps_of(unseen, self.pairs))
 
     def _swaps_of(self, split: str, pairs: str) -> Swaps:
         return Swaps(

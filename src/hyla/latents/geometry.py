@@ -49,7 +49,7 @@ def embed(
     """
     if len(codes) < 3:
         raise ValueError(f"t-SNE needs at least 3 codes, got {len(codes)}")
-    if np.ptp(codes, axis=0).max() <= _ROUNDING * np.abs(codes).max():
+    if _all_the_same(codes):
         return np.zeros((len(codes), 2), np.float32)
     tsne = required("sklearn.manifold").TSNE(
         perplexity=min(perplexity, (len(codes) - 1) / 3),
@@ -132,7 +132,8 @@ def distance_table(
             )
         other = ~np.eye(len(chosen), dtype=bool)
         kinds = [same & other, ~same]
-        sums = [np.where(kind, _distances(chosen.codes), 0) for kind in kinds]
+        apart = _distances(chosen.codes) * (not _all_the_same(chosen.codes))
+        sums = [np.where(kind, apart, 0) for kind in kinds]
 
         def statistics(times: np.ndarray, sums=sums, kinds=kinds) -> tuple[float, float, float]:
             within, between = (
@@ -164,6 +165,11 @@ def _groups(table: CodeTable, label: str) -> Iterator[tuple[Any, np.ndarray]]:
 def _choice(size: int, wanted: int, seed: int) -> np.ndarray:
     """Return a random choice of indices, or all if there are no more than wanted."""
     return np.sort(np.random.default_rng(seed).permutation(size)[:wanted])
+
+
+def _all_the_same(codes: Float[np.ndarray, "N D"]) -> bool:
+    """Whether codes differ by no more than rounding, relative to the largest of them."""
+    return bool(np.ptp(codes, axis=0).max() <= _ROUNDING * np.abs(codes).max())
 
 
 def _distances(codes: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N N"]:

@@ -85,7 +85,8 @@ class Swaps:
         solved_only: bool = True,
     ):
         self.model, self.study = model, study
-        self.split = split or study.swapped[1]
+        _, unseen = study.swapped
+        self.split = split or unseen
         self.pairs = pairs or next(iter(study.pairs))
         self._random = torch.Generator().manual_seed(seed)
         self._device = next(model.parameters()).device

@@ -8,8 +8,11 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-# Every other kernel is taken only once it was measured.
+from hyla.attention.kernels.large_head import capability
+
+# Every other kernel is taken only once it was measured, and only on such GPUs.
 _TAKEN_UNMEASURED = ("small_head", "decode")
+_MEASURED_ON = (9, 0)  # compute capability of the table's GPU, an H200
 
 
 def why_not_worth_it(kernel: str, q: Tensor, k: Tensor) -> str | None:
@@ -17,8 +20,8 @@ def why_not_worth_it(kernel: str, q: Tensor, k: Tensor) -> str | None:
 
     Shapes have no numbers inside `torch.compile`: there, a kernel that was measured is taken.
     """
-    if not _is_known(kernel):
-        return f"the {kernel} kernel was not measured on a GPU yet (backend='fused' takes it)"
+    if not _is_known(kernel, q.device.type, q.device.index):
+        return f"the {kernel} kernel was not measured on such a GPU yet (backend='fused' takes it)"
     if torch.compiler.is_compiling():
         return None
     heads, width = q.shape[2:]
@@ -29,8 +32,12 @@ def why_not_worth_it(kernel: str, q: Tensor, k: Tensor) -> str | None:
 
 
 @torch.compiler.assume_constant_result
-def _is_known(kernel: str) -> bool:
-    return kernel in _TAKEN_UNMEASURED or any(entry["kernel"] == kernel for entry in _table())
+def _is_known(kernel: str, kind: str, index: int | None) -> bool:
+    if kernel in _TAKEN_UNMEASURED:
+        return True
+    device = torch.device(kind if index is None else f"{kind}:{index}")
+    on_such_a_gpu = capability(device) >= _MEASURED_ON
+    return on_such_a_gpu and any(entry["kernel"] == kernel for entry in _table())
 
 
 @cache

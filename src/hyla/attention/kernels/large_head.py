@@ -109,7 +109,7 @@ def _why_too_large(
     index: int | None,
 ) -> str | None:
     device = torch.device(kind if index is None else f"{kind}:{index}")
-    if _capability(device) < plain_plan.CAPABILITY:
+    if capability(device) < plain_plan.CAPABILITY:
         return "it needs compute capability 8.0 (Ampere) or newer"
     for name in passes:
         if _first_plan(name, heads, _padded(width), dtype, device) is None:
@@ -228,7 +228,7 @@ def _first_plan(
     pass_name: str, heads: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> Plan | None:
     candidates = plain_plan.plans(pass_name, heads, width)
-    if dtype in tensor_core_plan.DTYPES and _capability(device) >= tensor_core_plan.CAPABILITY:
+    if dtype in tensor_core_plan.DTYPES and capability(device) >= tensor_core_plan.CAPABILITY:
         candidates = (*tensor_core_plan.plans(pass_name, heads, width), *candidates)
     room = _shared_memory(device) + _RESERVED
     for plan in candidates:
@@ -237,7 +237,8 @@ def _first_plan(
     return None
 
 
-def _capability(device: torch.device) -> tuple[int, int]:
+def capability(device: torch.device) -> tuple[int, int]:
+    """Return a GPU's compute capability; for the host build on a CPU, that of a Hopper GPU."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 

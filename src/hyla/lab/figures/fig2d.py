@@ -5,7 +5,7 @@ from hyla.lab.clusters import operation_explains_more
 from hyla.lab.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.latent_panels import clouds
+from hyla.lab.latent_panels import READINGS, clouds
 from hyla.lab.results import Results
 
 
@@ -16,12 +16,15 @@ def _figure(results: Results) -> Figure | None:
 
 
 def _verdicts(results: Results) -> list[Verdict]:
-    return operation_explains_more(
-        results,
-        "function",
+    claim = (
         "Clusters of the codes are only partially explained by the target, and correspond to the "
-        "functions",
+        "functions"
     )
+    return [
+        verdict
+        for split, reading in READINGS.items()
+        for verdict in operation_explains_more(results, "function", f"{claim}; {reading}", split)
+    ]
 
 
 EXPERIMENT = Experiment(
