@@ -51,6 +51,12 @@ def test_samplers_are_measured_and_written(tmp_path: Path, monkeypatch: pytest.M
     assert all(row["batches_per_second"] > 0 for row in rows)
 
 
+def test_a_benchmark_that_cannot_run_leaves_no_folder(tmp_path: Path):
+    with pytest.raises(SystemExit, match="needs a CUDA device"):
+        _bench(tmp_path / "out", "attention")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_file_in_the_way_is_noticed_first(tmp_path: Path, capsys):
     (tmp_path / "file").write_text("")
     assert _bench(tmp_path / "file", "train") == USAGE

@@ -116,6 +116,7 @@ def test_a_dataset_from_a_c4_file(tmp_path):
         (["data", "prepare", "{tmp}/out", "{tmp}/a.txt"], "32,000 is too large for this corpus"),
         (["data", "show", "{tmp}"], "is not a prepared corpus"),
         ([*TRAIN, "{tmp}"], "is not a prepared corpus"),
+        ([*TRAIN, "{tmp}/a.txt"], "make one with `hyla data prepare FOLDER {tmp}/a.txt`"),
         ([*TRAIN, "{corpus}", "--scale", "papr"], "scale 'papr' is unknown"),
         ([*TRAIN, "{corpus}", "--strategy", "fsdp"], "'fsdp' needs torchrun"),
         ([*TRAIN, "{corpus}", "--model.num-heads", "3"], "does not divide"),
@@ -127,7 +128,7 @@ def test_wrong_usage_is_explained(corpus, tmp_path, capsys, arguments, message):
     write_text(tmp_path / "a.txt", documents())
     filled = [a.format(tmp=tmp_path, corpus=corpus) for a in arguments]
     assert main(filled) == 2
-    assert message in capsys.readouterr().err
+    assert message.format(tmp=tmp_path) in capsys.readouterr().err
 
 
 def test_an_interrupted_preparation_says_how_to_go_on(tmp_path, capsys, monkeypatch):

@@ -46,6 +46,9 @@ def test_codes_of_chosen_pairs_are_those_of_all(name):
     same, codes = attention(q, k, v, return_code=pairs, **options)
     torch.testing.assert_close(same, out)
     torch.testing.assert_close(codes, all_codes[:, :, pairs[:, 0], pairs[:, 1]].transpose(1, 2))
+    listed = [tuple(pair) for pair in pairs.tolist()]
+    _, same_codes = attention(q, k, v, return_code=listed, **options)
+    assert torch.equal(same_codes, codes)
 
 
 def test_linear_attention_of_float16_keeps_its_range():
@@ -68,17 +71,25 @@ def test_linear_attention_without_a_batch():
     assert attention(q, q, q, attention="linear", causal=True, backend="fused").shape == q.shape
 
 
-@pytest.mark.parametrize("pairs", [[(0, 0)], torch.zeros(3, 3).long(), torch.zeros(2, 2)])
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        *(torch.zeros(3, 3).long(), torch.zeros(2, 2)),
+        *([], [(0, 0, 0)], [(0, 0), (1,)], [(0.5, 1)], [(True, True)], "self", None, 1),
+    ],
+    ids=str,
+)
 def test_pairs_are_checked(pairs):
     q, k, v, options = operands("hyla")
-    with pytest.raises(ValueError, match=r"return_code must be True, False or .* \[P, 2\]"):
+    with pytest.raises(ValueError, match=r"return_code must be True, False or .* \[P, 2\], got"):
         attention(q, k, v, return_code=pairs, **options)
 
 
-def test_pairs_that_do_not_exist_are_named():
+@pytest.mark.parametrize("pairs", [[(4, -5), (0, 5)], torch.tensor([[4, -5], [0, 5]])], ids=str)
+def test_pairs_that_do_not_exist_are_named(pairs):
     q, k, v, options = operands("hyla")
     with pytest.raises(ValueError, match=r"the pair \(0, 5\), but there are 5 queries and 5 keys"):
-        attention(q, k, v, return_code=torch.tensor([[4, -5], [0, 5]]), **options)
+        attention(q, k, v, return_code=pairs, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -206,6 +206,20 @@ def test_dropout_happens_in_training_alone():
     assert torch.equal(model.eval()(x).logits, model(x).logits)
 
 
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral", "gemma2"])
+@torch.no_grad()
+def test_output_attentions_are_the_latent_codes(architecture):
+    x = tokens()
+    expected = decoder(architecture, "eager")(x, output_attentions=True).attentions
+    got = decoder(architecture, "softmax")(x, output_attentions=True).attentions
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    for code in decoder(architecture, "hyla")(x, output_attentions=True).attentions:
+        mean_square = code.square().mean(dim=1)  # RMSHead gives a code unit scale
+        seen = mean_square > 0
+        assert not seen.triu(1).any()
+        torch.testing.assert_close(mean_square[seen], torch.ones(seen.sum()), rtol=0, atol=0.05)
+
+
 # --- what cannot be honoured ---------------------------------------------------------------------
 
 

@@ -8,7 +8,8 @@ from torch.utils._pytree import tree_map
 from hyla.attention import PRESETS
 from hyla.nn import MultiHeadAttention
 
-PAIRS = torch.tensor([[-1, -1], [-1, 0], [2, 1]])
+LISTED = [(-1, -1), (-1, 0), (2, 1)]
+PAIRS = torch.tensor(LISTED)
 
 
 def layer(attention: str = "hyla", **options) -> MultiHeadAttention:
@@ -46,10 +47,11 @@ def test_dropout_is_in_the_code():
     torch.testing.assert_close(codes, code[:, :, PAIRS[:, 0], PAIRS[:, 1]].transpose(1, 2))
 
 
-def test_the_edited_code_is_returned():
+@pytest.mark.parametrize("pairs", [PAIRS, LISTED], ids=["tensor", "list"])
+def test_the_edited_code_is_returned(pairs):
     attend, x = layer(), torch.randn(2, 5, 8)
     _, code = attend(x, return_code=True, edit_code=lambda code: 2 * code)
-    _, codes = attend(x, return_code=PAIRS, edit_code=lambda code: 2 * code)
+    _, codes = attend(x, return_code=pairs, edit_code=lambda code: 2 * code)
     _, own = attend(x, return_code=True)
     torch.testing.assert_close(code, 2 * own)
     torch.testing.assert_close(codes, code[:, :, PAIRS[:, 0], PAIRS[:, 1]].transpose(1, 2))
@@ -79,7 +81,9 @@ def test_under_vmap(options):
         torch.testing.assert_close(of_network, network(x[i], **options))
 
 
-@pytest.mark.parametrize("options", [{"return_code": PAIRS}, {"edit_code": torch.neg}])
+@pytest.mark.parametrize(
+    "options", [{"return_code": PAIRS}, {"return_code": LISTED}, {"edit_code": torch.neg}]
+)
 def test_compiled_without_a_break(options):
     attend, x = layer(), torch.randn(2, 5, 8)
     compiled = torch.compile(attend, backend="eager", fullgraph=True)

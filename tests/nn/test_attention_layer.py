@@ -13,7 +13,9 @@ every_preset = pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        pytest.param({"num_heads": 5}, r"^qk_dim=12 does not divide into num_heads=5 heads; use a multiple such as 10", id="heads"),
+        pytest.param({"num_heads": 5}, r"^embed_dim=12 does not divide into num_heads=5 heads; use a multiple such as 10", id="heads"),
+        pytest.param({"num_heads": 5, "qk_dim": 12}, r"^qk_dim=12 does not divide", id="heads-and-qk_dim"),
+        pytest.param({"num_heads": 5, "qk_dim": 10}, r"^embed_dim=12 does not divide", id="heads-not-v_dim"),
         pytest.param({"v_dim": 7}, r"^v_dim=7 does not divide into num_heads=3 heads; use a multiple such as 6", id="v_dim"),
         pytest.param({"qk_dim": 1}, r"^qk_dim=1 does not divide .* such as 3", id="qk_dim"),
         pytest.param({"embed_dim": 0}, r"^embed_dim must be at least 1, got 0", id="embed_dim"),

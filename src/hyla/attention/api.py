@@ -1,6 +1,7 @@
 """`attention(q, k, v)`: checks its arguments and picks what computes it."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from hyla.attention.chunking import attend_in_chunks, queries_per_chunk
 from hyla.attention.dispatch import say_once, try_fused
-from hyla.attention.pairs import codes_of_all, codes_of_pairs
+from hyla.attention.pairs import as_pairs, codes_of_all, codes_of_pairs
 from hyla.attention.precision import in_autocast_dtype
 from hyla.attention.spec import AttentionSpec, resolve_spec
 from hyla.attention.validation import check_arguments
@@ -49,7 +50,7 @@ def attention(
     backend: str = ...,
     value_weight: Tensor | None = ...,
     code_multiplier: Tensor | None = ...,
-    return_code: Literal[True] | Tensor,
+    return_code: Literal[True] | Tensor | Sequence[tuple[int, int]],
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -67,7 +68,7 @@ def attention(
     backend: str = "auto",
     value_weight: Float[Tensor, "H Dv Dv"] | None = None,
     code_multiplier: Tensor | None = None,
-    return_code: bool | Int[Tensor, "P 2"] = False,
+    return_code: bool | Int[Tensor, "P 2"] | Sequence[tuple[int, int]] = False,
 ) -> Float[Tensor, "B Tq H Dv"] | tuple[Float[Tensor, "B Tq H Dv"], Tensor]:
     """Attend from each query to all keys with a value network that the heads' scores configure.
 
@@ -82,18 +83,23 @@ def attention(
         causal: query i sees keys up to i, counted from the end when Tq < Tk (cached decoding).
         scale: of the dot products; 1/sqrt(D) by default.
         eps: added to the mean square by RMSHead.
-        backend: "reference", "fused" (runs or raises), or "auto" (the fastest that applies).
+        backend: "reference", "fused" (runs or raises), or "auto" (the fastest that applies). The
+            fused kernels need a GPU; "softmax" and "linear" with heads of 32 and more are fused by
+            PyTorch's own operations, on any device.
         value_weight: W_value' [H, Dv, Dv] of the deep value network (Eq. 10), and only for it.
         code_multiplier: multiplied into the code after the normalisation; broadcasts to
             [B, H, Tq, Tk]. Attention dropout is such a multiplier.
         return_code: also return the latent code: with True that of all pairs [B, H, Tq, Tk]; given
-            (query, key) pairs [P, 2], theirs alone [B, P, H], beside whatever computes the output.
+            (query, key) pairs, as a list of tuples or a tensor [P, 2], theirs alone [B, P, H],
+            beside whatever computes the output. Negative positions count from the end.
 
     Returns:
         The output [B, Tq, H, Dv], which an output projection mixes over the heads; with
         `return_code`, the output and the code.
     """
     spec = resolve_spec(attention)
+    if not isinstance(return_code, bool):
+        return_code = as_pairs(return_code)
     check_arguments(
         q,
         k,

@@ -1,6 +1,7 @@
 """The latent code by itself: of all query-key pairs, or of a few without all the others."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -9,6 +10,22 @@ from torch import Tensor
 from hyla.attention.chunking import and_causal
 from hyla.attention.reference import latent_code
 from hyla.attention.spec import AttentionSpec
+
+
+def as_pairs(pairs: Tensor | Sequence[tuple[int, int]]) -> Int[Tensor, "P 2"]:
+    """Return listed (query, key) pairs as a tensor; raise a ValueError for what lists none."""
+    try:
+        listed = torch.as_tensor(pairs)
+    except (TypeError, ValueError, RuntimeError):  # what torch makes no tensor of
+        listed = torch.empty(0)
+    fits = listed.ndim == 2 and listed.shape[1] == 2
+    if not fits or listed.is_floating_point() or listed.dtype == torch.bool:
+        given = f"{pairs.dtype} {tuple(pairs.shape)}" if isinstance(pairs, Tensor) else repr(pairs)
+        raise ValueError(
+            "return_code must be True, False or (query, key) pairs of integers, a list or a tensor "
+            f"[P, 2], got {given}"
+        )
+    return listed
 
 
 def codes_of_pairs(

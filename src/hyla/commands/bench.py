@@ -52,12 +52,13 @@ def bench(
     screen = console()
     screen.print(" ".join(f"{key} {value}" for key, value in measured_with.items() if value))
     path = out / f"{what}-{where.type}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for row in _BENCHMARKS[what](where, seconds):
         rows.append(row)
         screen.print(" · ".join(f"{name} {_shown(value)}" for name, value in row.items() if value))
-        # After every row: what was measured survives an interruption.
+        # After every row: what was measured survives an interruption. And not before the first:
+        # a benchmark that this machine cannot run leaves no empty folder among the runs.
+        out.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"environment": measured_with, "rows": rows}, indent=1) + "\n")
     shown = table(f"{what} on {measured_with['device']}", *rows[0])
     for row in rows:

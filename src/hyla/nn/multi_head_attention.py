@@ -1,6 +1,6 @@
 """The attention layer: projections around `hyla.attention.attention`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hyla._errors import check_positive
 from hyla.attention import AttentionSpec, attention, resolve_spec
+from hyla.attention.pairs import as_pairs
 from hyla.attention.reference import value_network
 from hyla.nn.cache import KeyValueCache
 from hyla.nn.initialise import initialise_linear_, lecun_normal_
@@ -36,10 +37,15 @@ class MultiHeadAttention(nn.Module):
         backend: str = "auto",
     ):
         super().__init__()
+        # A width that was not given is the embedding's, and errors name it as such.
+        widths = {
+            "embed_dim" if width is None else name: embed_dim if width is None else width
+            for name, width in (("qk_dim", qk_dim), ("v_dim", v_dim))
+        }
+        check_positive(**{"embed_dim": embed_dim, "num_heads": num_heads} | widths)
+        check_heads(num_heads, **widths)
         qk_dim = embed_dim if qk_dim is None else qk_dim
         v_dim = embed_dim if v_dim is None else v_dim
-        check_positive(embed_dim=embed_dim, num_heads=num_heads, qk_dim=qk_dim, v_dim=v_dim)
-        check_heads(num_heads, qk_dim=qk_dim, v_dim=v_dim)
         check_dropout(dropout=dropout)
         self.num_heads = num_heads
         self.spec = resolve_spec(attention)
@@ -76,7 +82,7 @@ class MultiHeadAttention(nn.Module):
         causal: bool = False,
         cache: KeyValueCache | None = None,
         dropout_noise: Float[Tensor, "Tq Tk"] | None = None,
-        return_code: bool | Int[Tensor, "P 2"] = False,
+        return_code: bool | Int[Tensor, "P 2"] | Sequence[tuple[int, int]] = False,
         edit_code: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend from `x` to itself, or to `context`.
@@ -88,9 +94,9 @@ class MultiHeadAttention(nn.Module):
         layer draws them itself if they are not given.
 
         With `return_code`, the latent code comes after the output: that of all pairs [B, H, Tq, Tk]
-        or, given a tensor of (query, key) pairs [P, 2], theirs alone [B, P, H]. `edit_code` takes
-        the code of all pairs and returns the one to be used instead; the layer then computes by the
-        equations, whatever its backend.
+        or, given (query, key) pairs as a list of tuples or a tensor [P, 2], theirs alone [B, P, H].
+        `edit_code` takes the code of all pairs and returns the one to be used instead; the layer
+        then computes by the equations, whatever its backend.
         """
         source = x if context is None else context
         self._check(x, source)
@@ -124,7 +130,7 @@ class MultiHeadAttention(nn.Module):
         k: Tensor,
         v: Tensor,
         edit_code: Callable[[Tensor], Tensor],
-        return_code: bool | Tensor,
+        return_code: bool | Tensor | Sequence[tuple[int, int]],
         options: dict[str, Any],
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend with what `edit_code` makes of the code."""
@@ -135,8 +141,9 @@ class MultiHeadAttention(nn.Module):
         out = self.out_proj(out.to(q.dtype).flatten(-2))
         if return_code is False:
             return out
-        if isinstance(return_code, Tensor):
-            code = code[:, :, return_code[:, 0], return_code[:, 1]].transpose(1, 2)
+        if not isinstance(return_code, bool):
+            queries, keys = as_pairs(return_code).unbind(dim=1)
+            code = code[:, :, queries, keys].transpose(1, 2)
         return out, code
 
     def _projected(self, x: Tensor, source: Tensor) -> tuple[Tensor, ...]:

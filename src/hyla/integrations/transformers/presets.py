@@ -57,8 +57,9 @@ def attention_function(name: str, spec: AttentionSpec) -> AttentionFunction:
         is_causal: bool | None = None,
         position_bias: Tensor | None = None,
         sliding_window: int | None = None,
+        output_attentions: bool | None = None,
         **more: Any,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor, Tensor | None]:
         refuse_unsupported(name, more)
         pairs = read_pairs(
             module,
@@ -73,7 +74,7 @@ def attention_function(name: str, spec: AttentionSpec) -> AttentionFunction:
             repeat_heads(x[:, :, : pairs.num_keys], query).transpose(1, 2) for x in (key, value)
         )
         query = query.transpose(1, 2)
-        out = attention(
+        result = attention(
             query,
             key,
             value,
@@ -83,17 +84,19 @@ def attention_function(name: str, spec: AttentionSpec) -> AttentionFunction:
             causal=pairs.causal,
             scale=scaling,
             code_multiplier=_dropout(query, key, dropout),
+            return_code=bool(output_attentions),
         )
-        return out.contiguous(), None
+        out, code = result if isinstance(result, tuple) else (result, None)
+        return out.contiguous(), code
 
     if spec != PRESETS["softmax"]:
         return attend
 
     def attend_by_softmax(
-        module: nn.Module, *args: Any, softcap: float | None = None, **kwargs: Any
+        module: nn.Module, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        if softcap is not None:
-            return attend(module, *args, softcap=softcap, **kwargs)
+        if kwargs.get("softcap") is not None or kwargs.get("output_attentions"):
+            return attend(module, *args, **kwargs)
         return sdpa_attention_forward(module, *args, **kwargs)  # PyTorch's fused attention
 
     return attend_by_softmax

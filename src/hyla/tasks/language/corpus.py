@@ -62,14 +62,15 @@ class Corpus:
         path = Path(path)
         try:
             manifest = json.loads((path / MANIFEST).read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if (path / JOURNAL).exists():
                 raise CorpusError(
                     f"the preparation of {path} was interrupted; run the same `hyla data prepare` "
                     "again to finish it"
                 ) from None
+            what = f"FOLDER {path}" if path.is_file() else f"{path} FILES"
             raise CorpusError(
-                f"{path} is not a prepared corpus; make one with `hyla data prepare {path} FILES`"
+                f"{path} is not a prepared corpus; make one with `hyla data prepare {what}`"
             ) from None
         except (OSError, ValueError) as error:
             raise CorpusError(f"{path / MANIFEST} cannot be read: {error}") from error
