@@ -1,5 +1,6 @@
 """`hyla latents`, as it is typed."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,11 @@ def test_figures_of_a_run(run, tmp_path, capsys):
     code = main(["latents", str(run), *figures, "--instances", "64", "--out", str(out)])
     assert code == 0
     printed = capsys.readouterr().out
-    assert "Decoded from unseen compositions" in printed
+    heading = " ".join(printed.partition("Decoded")[2].split())  # lines are as wide as the table
+    assert heading.startswith(
+        "from unseen compositions of sraven (ood_unpermuted, pairs: row), at the layer with the "
+        "best accuracy"
+    )
     assert "0.000 is a result" in printed
     assert "permuted heads" in printed
     for name in ("decoding.csv", "swaps.csv", "analysis.json", f"{run.name}/latents.html"):
@@ -45,7 +50,7 @@ def test_a_pretrained_model_from_a_folder(name, tmp_path, capsys):
     out = tmp_path / "out"
     code = main(["latents", f"hf:{folder}", "--text", *TEXTS, "--out", str(out)])
     assert code == 0, capsys.readouterr().err
-    table = read_codes(out / "codes.parquet")
+    table = read_codes(out / "model" / "codes.parquet")
     kinds = {"encoder", "decoder"} if name == "t5" else {"self"}
     assert set(table["kind"]) == kinds
     first = table.where(layer=0, instance=0, kind=sorted(kinds)[-1])
@@ -53,7 +58,45 @@ def test_a_pretrained_model_from_a_folder(name, tmp_path, capsys):
     assert table.codes.shape[1] == 4
     for kind in kinds:
         for figure in ("embedding.png", "similarity.pdf", "distances.png", "latents.html"):
-            assert (out / kind / figure).is_file(), (kind, figure)
+            assert (out / "model" / kind / figure).is_file(), (kind, figure)
+
+
+def test_models_in_one_folder_keep_their_own(tmp_path):
+    from tiny_pretrained import save_pretrained
+
+    out = tmp_path / "out"
+    models = [save_pretrained("gpt2", tmp_path / name) for name in ("first", "second")]
+    for folder, texts in zip(models, (TEXTS, TEXTS[:2]), strict=True):
+        assert main(["latents", f"hf:{folder}", "--text", *texts, "--out", str(out)]) == 0
+    assert len(set(read_codes(out / "first" / "codes.parquet")["instance"])) == 3
+    account = json.loads((out / "analysis.json").read_text())["subjects"]
+    assert [(entry["model"], entry["texts"], entry["pairs"]) for entry in account] == [
+        ("first", 3, "self"),
+        ("second", 2, "self"),
+    ]
+    assert account[0]["figures"] == ["embedding", "similarity", "distances"]
+
+
+def test_texts_without_such_pairs_are_refused(tmp_path, capsys):
+    from tiny_pretrained import save_pretrained
+
+    folder, out = save_pretrained("gpt2", tmp_path / "model"), str(tmp_path / "out")
+    asked = ["latents", f"hf:{folder}", "--text", "the", "--pairs", "previous", "--out", out]
+    assert main(asked) == 2
+    assert "the texts have no pairs 'previous': give longer ones" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_a_model_without_its_tokenizer(name, tmp_path, capsys):
+    """transformers makes do with an empty one for some architectures."""
+    from tiny_pretrained import tiny_pretrained
+
+    tiny_pretrained(name).save_pretrained(tmp_path / "model")
+    folder, out = f"hf:{tmp_path / 'model'}", str(tmp_path / "out")
+    assert main(["latents", folder, "--text", "the", "--out", out]) == 1
+    said = capsys.readouterr().err
+    assert "has no tokenizer that can be loaded: its files (tokenizer.json" in said
+    assert "have to be beside the model" in said
 
 
 def test_a_model_of_ours_from_a_folder(tmp_path, capsys):
@@ -73,7 +116,7 @@ def test_a_model_of_ours_from_a_folder(tmp_path, capsys):
     HylaForCausalLM(config).save_pretrained(folder)
     code = main(["latents", f"hf:{folder}", "--text", *TEXTS, "--out", str(out)])
     assert code == 0, capsys.readouterr().err
-    assert read_codes(out / "codes.parquet").codes.shape[1] == 4
+    assert read_codes(out / "model" / "codes.parquet").codes.shape[1] == 4
 
 
 def test_a_model_saved_with_our_attention_loads_and_says_what_is_missing(tmp_path):
@@ -98,7 +141,7 @@ def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
 
     folder, out = save_pretrained("gpt2", tmp_path / "model"), tmp_path / "out"
     assert main(["latents", f"hf:{folder}", "--text", "the cat sat on", "--out", str(out)]) == 0
-    assert sorted(path.name for path in (out / "self").glob("*.png")) == ["embedding.png"]
+    assert sorted(path.name for path in (out / "model" / "self").glob("*.png")) == ["embedding.png"]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +152,10 @@ def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
         (["latents", "{run}", "--pairs", "rows"], 2, "did you mean 'row'"),
         (["latents", "{run}", "--member", "3"], 1, "there is no member 3"),
         (["latents", "{run}", "--text", "hello"], 2, "--text is for pretrained models"),
+        (["latents", "{run}", "--max-tokens", "9"], 2, "--max-tokens is for pretrained models"),
+        (["latents", "hf:{tmp}", "--instances", "5"], 2, "--instances is for trained runs"),
+        (["latents", "hf:{tmp}", "--figure", "decoding"], 2, "--figure is for trained runs"),
+        (["latents", "hf:{tmp}", "--member", "0"], 2, "--member is for trained runs"),
         (["latents", "hf:{tmp}/nothing", "--text", "hello"], 1, "does not exist"),
         (["latents", "hf:{tmp}", "--text", "hello"], 1, "holds no config.json"),
         (["latents", "hf:{tmp}"], 2, "say what the model is to read"),

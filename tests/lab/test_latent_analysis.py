@@ -2,17 +2,21 @@
 
 import json
 
+import numpy as np
 import pandas
 import pytest
 import torch
 
 from hyla.lab.latents import analyse_subjects, load_subjects, main
 from hyla.lab.store import load_model, untrained_like
-from hyla.latents import TABLES
+from hyla.latents import TABLES, record_codes
+from hyla.latents.results import read_accounts
 from hyla.training import Member, Population, config_from_tree, load_preset, merge, train
 from hyla.training.checkpoint import CheckpointError
+from hyla.training.language import language_run_path, load_language_model, train_language
 from hyla.training.run_directory import RunDirectoryError
 from tiny_runs import run_path, tiny_config
+from tiny_text import tiny_corpus, tiny_language_config
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +92,74 @@ def test_runs_of_several_tasks_share_tables(runs, tmp_path):
     assert [s["attention"] for s in account["subjects"]] == ["hyla", "hyla"]
     assert account["subjects"][0]["checkpoint_step"] == 24
     assert subjects[0].name.endswith("-member0")
+
+
+def test_what_earlier_calls_found_stays(runs, tmp_path):
+    """Of other runs, and of other figures of the same run."""
+    fuzzy, sraven = (load_subjects([run], [0], torch.device("cpu")) for run in runs)
+
+    def analyse(subjects, figures, instances):
+        analyse_subjects(subjects, tmp_path, figures=figures, instances=instances)
+
+    def rows(task):
+        lines = (tmp_path / "distances.csv").read_text().splitlines()
+        return [line for line in lines if f",{task}," in line]
+
+    analyse(sraven, ["distances", "similarity", "embedding"], 64)
+    before = rows("sraven")
+    analyse(fuzzy, ["distances", "embedding"], 64)
+    assert rows("sraven") == before != []
+    assert rows("fuzzy")
+    embedding = pandas.read_parquet(tmp_path / "embedding.parquet")
+    assert set(embedding["run"]) == {run.name for run in runs}
+
+    analyse(sraven, ["distances"], 96)
+    assert rows("fuzzy")
+    assert len(rows("sraven")) == len(before)
+    assert rows("sraven") != before
+    assert len(pandas.read_parquet(tmp_path / "embedding.parquet")) == len(embedding)
+    account = json.loads((tmp_path / "analysis.json").read_text())["subjects"]
+    assert [(entry["task"], entry["figures"], entry["instances"]) for entry in account] == [
+        ("sraven", ["similarity", "embedding"], 64),
+        ("fuzzy", ["distances", "embedding"], 64),
+        ("sraven", ["distances"], 96),
+    ]
+    page = (tmp_path / sraven[0].name / "latents.html").read_text()
+    for heading in ("embedded by t-SNE", "Cosine similarity", "Distances between codes"):
+        assert page.count(heading), heading
+
+
+def test_accounts_of_old_and_of_others(runs, tmp_path):
+    path = tmp_path / "analysis.json"
+    path.write_text('{"figures": ["heads"], "instances": 8, "subjects": [{"run": "a"}]}')
+    assert read_accounts(path) == [{"figures": ["heads"], "instances": 8, "run": "a"}]
+    for other in ("[1]", "{}", "torn"):
+        path.write_text(other)
+        with pytest.raises(ValueError, match="not what analyses write: move it away"):
+            analyse_subjects(load_subjects(runs[:1], [0], torch.device("cpu")), tmp_path)
+
+
+def test_runs_of_one_name_are_not_mixed(runs, tmp_path):
+    subjects = load_subjects([runs[0], runs[0]], [0], torch.device("cpu"))
+    with pytest.raises(ValueError, match="2 of the runs are called fuzzy"):
+        analyse_subjects(subjects, tmp_path)
+
+
+def test_a_language_model_is_refused_with_the_way_to_its_codes(tmp_path):
+    corpus = tiny_corpus(tmp_path)
+    config = tiny_language_config(corpus)
+    train_language(config, corpus, root=tmp_path / "runs", device="cpu")
+    run = language_run_path(config, tmp_path / "runs")
+    with pytest.raises(RunDirectoryError, match=r"record_codes of hyla\.latents"):
+        load_subjects([run], [0], torch.device("cpu"))
+    model, tokenizer, _ = load_language_model(run, "cpu")
+    tokens = torch.tensor([tokenizer.encode("Anna saw the river, and left.")])
+    table = record_codes(model, tokens, pairs="previous")
+    assert table.codes.shape == (
+        config.model.num_layers * (tokens.shape[1] - 1),
+        config.model.num_heads,
+    )
+    assert np.abs(table.codes).max() > 0
 
 
 def test_untrained_is_the_member_before_its_first_step(runs):

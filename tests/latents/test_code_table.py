@@ -45,6 +45,30 @@ def test_choosing_rows():
     assert both.labels == ("rule",)
 
 
+def test_choosing_what_is_not_there_says_what_is():
+    both = concatenate([table(0), table(1)])
+    with pytest.raises(
+        KeyError, match=r"no column 'rul' \(did you mean 'rule'\?\), only \['layer'"
+    ):
+        both.where(rul="a")
+    with pytest.raises(KeyError, match="no column 'code'"):
+        both["code"]
+    with pytest.raises(ValueError, match=r"no row has layer=9; there are 0, 1$"):
+        both.where(layer=9)
+    many = both.with_columns(token=np.array([f"token{i:02}" for i in range(16)]))
+    with pytest.raises(ValueError, match=r"\(did you mean 'token03'\?\); .*'token11', \.\.\.$"):
+        many.where(token="tokn03")
+    assert len(both.where(layer=[1, 9])) == 8
+    # Each value is there, though not together: an answer, and not a mistake.
+    assert len(both.where(instance=0, rule="b")) == 0
+    assert len(both.where(instance=0, rule="b").where(layer=9)) == 0
+
+
+def test_a_table_is_short_when_printed():
+    both = concatenate([table(0, instances=4000), table(1, instances=4000)])
+    assert repr(both) == "CodeTable(16,000 codes of 3 coordinates, layers [0, 1], labels ['rule'])"
+
+
 def test_pairs_are_joined_for_each_instance():
     shuffled = table().rows(np.random.default_rng(1).permutation(8))
     joined = shuffled.joined_pairs()
@@ -70,6 +94,10 @@ def test_files_give_back_what_was_written(tmp_path, suffix):
     write_codes(both, path)
     assert_same(read_codes(path), both)
     assert_same(read_codes(path, layer=1), narrow)
+    with pytest.raises(ValueError, match="there are 0, 1"):
+        read_codes(path, layer=9)
+    with pytest.raises(KeyError, match="did you mean 'layer'"):
+        read_codes(path, layers=1)
     with_residual = CodeTable(
         codes=wide.codes, columns=wide.columns, residual=np.ones((8, 5), dtype=np.float32)
     )

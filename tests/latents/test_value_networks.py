@@ -4,9 +4,12 @@ import pytest
 import torch
 from tiny_pretrained import ARCHITECTURES, tiny_inputs, tiny_pretrained
 
+from hyla.attention.hypernetwork import linear_value_network
+from hyla.integrations.transformers import HylaConfig, HylaForCausalLM
 from hyla.latents import Site, UnsupportedModelError, value_networks
 from hyla.latents.capture import run
 from hyla.latents.huggingface import AttentionCall, intercepted
+from hyla.nn import MultiHeadAttention
 
 
 def calls_of(model, inputs) -> dict[Site, AttentionCall]:
@@ -62,3 +65,29 @@ def test_outputs_that_are_not_the_sum_are_an_error():
     layer.o_proj.register_forward_hook(lambda module, args, out: out * 1.5)
     with pytest.raises(UnsupportedModelError, match="not the sum of its value networks"):
         value_networks(model, tiny_inputs(model, length=4))
+
+
+def test_models_that_are_not_of_transformers_are_told_what_to_do():
+    tokens = torch.randint(3, 40, (1, 4))
+    layer = MultiHeadAttention(8, num_heads=2)
+    config = HylaConfig(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=8,
+        max_position_embeddings=16,
+    )
+    for model in (torch.nn.Sequential(layer), HylaForCausalLM(config)):
+        with pytest.raises(UnsupportedModelError, match=r"layer\.head_weights\(\) to linear_value"):
+            value_networks(model, tokens)
+    with pytest.raises(UnsupportedModelError, match="Linear is not a transformers model"):
+        value_networks(torch.nn.Linear(2, 2), tokens)
+
+
+def test_our_layers_give_theirs_as_the_error_says():
+    x = torch.randn(1, 3, 8)
+    layer = MultiHeadAttention(8, num_heads=2, attention="softmax")
+    out, code = layer(x, return_code=True)
+    weight = linear_value_network(code[0, :, -1].T, *layer.head_weights()).weight
+    torch.testing.assert_close(torch.einsum("koe,ke->o", weight, x[0]), out[0, -1])

@@ -16,18 +16,32 @@ from hyla._errors import check_positive
 from hyla.commands.exits import UnfinishedError, UsageError, usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import console, score, table
-from hyla.lab.latents import INSTANCES, analyse_subjects, check_choice, load_subjects
+from hyla.lab.latents import (
+    INSTANCES,
+    Subject,
+    analyse_subjects,
+    check_choice,
+    load_subjects,
+)
 from hyla.latents.analysis import TABLES
+from hyla.latents.best_layers import best_layers
 from hyla.latents.files import read_codes, write_codes
 from hyla.latents.observe import UnsupportedModelError
 from hyla.latents.page import write_page
-from hyla.latents.pairs import check_pairs
-from hyla.latents.pretrained import ModelUnavailableError, load_pretrained, stream_texts
+from hyla.latents.pairs import PAIR_NAMES, check_pairs
+from hyla.latents.pretrained import (
+    ModelUnavailableError,
+    load_pretrained,
+    model_name,
+    stream_texts,
+)
 from hyla.latents.report import write_figures
+from hyla.latents.results import ACCOUNT, add_account, read_accounts
 from hyla.latents.texts import shown_layers, text_tables
 from hyla.training.loop import resolve_device
 
 _HUGGING_FACE = "hf:"
+_MAX_TOKENS = 512
 _RUNS = Group("Trained runs", sort_key=1)
 _TEXTS = Group("Pretrained models (hf:...)", sort_key=2)
 
@@ -41,11 +55,11 @@ def latents(
     device: Literal["auto", "cpu", "cuda"] = "auto",
     figure: Annotated[list[str] | None, Parameter(group=_RUNS)] = None,
     member: Annotated[list[int] | None, Parameter(group=_RUNS)] = None,
-    instances: Annotated[int, Parameter(group=_RUNS)] = INSTANCES,
+    instances: Annotated[int | None, Parameter(group=_RUNS)] = None,
     text: Annotated[list[str] | None, Parameter(group=_TEXTS)] = None,
     text_file: Annotated[Path | None, Parameter(group=_TEXTS)] = None,
     decoder_text: Annotated[list[str] | None, Parameter(group=_TEXTS)] = None,
-    max_tokens: Annotated[int, Parameter(group=_TEXTS)] = 512,
+    max_tokens: Annotated[int | None, Parameter(group=_TEXTS)] = None,
 ) -> None:
     """Read, decode and swap latent codes: attention's scores across heads, for a query and a key.
 
@@ -65,10 +79,13 @@ def latents(
     what
         Run directories, or one hf:FOLDER or hf:NAME.
     out
-        Folder for tables, figures (PNG, PDF) and interactive pages.
+        Folder for tables, figures (PNG, PDF) and interactive pages, each run's or model's in a
+        folder of its name. What other calls put there stays.
     pairs
         Whose codes: for a run, a name that its task gives to pairs (row, self, all keys); for a
-        pretrained model, self (every token with itself, the default), previous or all.
+        pretrained model, self (every token with itself, the default), previous (with the token
+        before it) or all (with every token, also those after it, for which a causal model's codes
+        are zero).
     device
         auto takes the GPU if there is one.
     figure
@@ -77,7 +94,7 @@ def latents(
     member
         Which models of a population, counted from 0. (default: 0)
     instances
-        Instances to look at; decoding takes twice as many.
+        Instances to look at; decoding takes twice as many. (default: 2048)
     text
         Texts to read.
     text_file
@@ -85,7 +102,7 @@ def latents(
     decoder_text
         What the decoder of an encoder-decoder reads for each text. (default: the text itself)
     max_tokens
-        Longer texts are cut.
+        Longer texts are cut. (default: 512)
     """
     pretrained = [name for name in what if name.startswith(_HUGGING_FACE)]
     with usage_errors():
@@ -93,18 +110,37 @@ def latents(
         where = resolve_device(device)
         if pretrained and len(what) > 1:
             raise ValueError("one pretrained model at a time, and no runs beside it")
-        if not pretrained and (text or text_file or decoder_text):
-            raise ValueError("--text is for pretrained models: hf:FOLDER or hf:NAME")
+        if pretrained:
+            why = "is for trained runs, whose task says what their codes are about"
+            _refuse(why, figure=figure, member=member, instances=instances)
+        else:
+            why = "is for pretrained models: hf:FOLDER or hf:NAME"
+            _refuse(
+                why,
+                text=text,
+                text_file=text_file,
+                decoder_text=decoder_text,
+                max_tokens=max_tokens,
+            )
         texts = _texts(text, text_file) if pretrained else []
     try:
         if pretrained:
             reference = pretrained[0].removeprefix(_HUGGING_FACE)
-            _look_at_texts(reference, texts, decoder_text, pairs or "self", max_tokens, where, out)
+            longest = _MAX_TOKENS if max_tokens is None else max_tokens
+            _look_at_texts(reference, texts, decoder_text, pairs or "self", longest, where, out)
         else:
             figures = list(TABLES) if figure is None else figure
-            _look_at_runs(what, figures, member or [0], pairs, instances, where, out)
+            number = INSTANCES if instances is None else instances
+            _look_at_runs(what, figures, member or [0], pairs, number, where, out)
     except (UnsupportedModelError, ModelUnavailableError, ImportError) as error:
         raise UnfinishedError(str(error)) from error
+
+
+def _refuse(why: str, **options: Any) -> None:
+    """Raise a ValueError for an option that was given where it means nothing."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"--{name.replace('_', '-')} {why}")
 
 
 def _look_at_runs(
@@ -118,15 +154,17 @@ def _look_at_runs(
 ) -> None:
     subjects = load_subjects([Path(run) for run in runs], members, device)
     with usage_errors():
-        check_choice(subjects, figures, pairs, instances)
+        check_choice(subjects, out, figures, pairs, instances)
     with _Bar(len(subjects) * len(figures)) as bar:
         tables = analyse_subjects(
             subjects, out, figures=figures, pairs=pairs, instances=instances, on_table=bar.begin
         )
     screen = console()
-    for name, summarise in (("decoding", _decoding_summary), ("swaps", _swap_summary)):
-        if name in tables:
-            screen.print(summarise(tables[name]))
+    if "decoding" in tables:
+        for summary in _decoding_summaries(tables["decoding"], subjects, pairs):
+            screen.print(summary)
+    if "swaps" in tables:
+        screen.print(_swap_summary(tables["swaps"], subjects))
     screen.print(f"Tables, figures and pages: {out}", soft_wrap=True, highlight=False)
 
 
@@ -142,9 +180,12 @@ def _look_at_texts(
     with usage_errors():
         check_positive(max_tokens=max_tokens)
         check_pairs(pairs)
+        read_accounts(out / ACCOUNT)
     _register_names()
     model = load_pretrained(reference, device=device, say=lambda line: print(line, file=sys.stderr))
-    recorded = out / "codes.parquet"
+    name = model_name(reference)
+    folder = out / name
+    recorded = folder / "codes.parquet"
     with _Bar(len(texts)) as bar, _errors_in_texts():
         parts = stream_texts(
             model,
@@ -156,20 +197,38 @@ def _look_at_texts(
         )
         write_codes(parts, recorded)
     codes = read_codes(recorded)
+    if not len(codes):
+        raise UsageError(
+            f"the texts have no pairs {pairs!r}: give longer ones, or choose other --pairs "
+            f"({', '.join(PAIR_NAMES)})"
+        )
     kinds = sorted(set(codes["kind"].tolist()))
+    figures: dict[str, None] = {}
     with _Bar(len(kinds)) as bar, _errors_in_texts():
         for kind in kinds:
             bar.begin(f"{kind} attention")
             own = codes.where(kind=kind)
             tables, names = text_tables(own.where(layer=shown_layers(own.layers)))
-            for name, table in tables.items():
-                write_figures(name, table, names, out / kind)
+            for figure, table in tables.items():
+                write_figures(figure, table, names, folder / kind)
+            figures |= dict.fromkeys(tables)
             if find_spec("plotly") is not None:
                 title = f"Latent codes of {reference}: {kind} attention"
-                write_page(tables, names, out / kind / "latents.html", title=title)
+                write_page(tables, names, folder / kind / "latents.html", title=title)
+    add_account(
+        out,
+        {"model": name},
+        list(figures),
+        device,
+        reference=reference,
+        pairs=pairs,
+        max_tokens=max_tokens,
+        texts=len(texts),
+        codes=len(codes),
+    )
     console().print(
         f"{len(codes):,} codes of {len(texts)} texts in {recorded}; figures and pages of "
-        f"{', '.join(kinds)} attention in {out}",
+        f"{', '.join(kinds)} attention in {folder}",
         soft_wrap=True,
         highlight=False,
     )
@@ -205,31 +264,47 @@ def _texts(given: Sequence[str] | None, path: Path | None) -> list[str]:
     return texts
 
 
-def _decoding_summary(decoding: Any) -> Table:
-    """The mean F1 or accuracy of unseen compositions, for the layer where the code does best."""
-    shown = table(
-        "Decoded from unseen compositions, at the best layer",
-        "run",
-        "what",
-        "from",
-        "accuracy",
-        "F1",
-        numeric=("accuracy", "F1"),
-    )
-    unseen = decoding[decoding["split"].str.startswith("ood") & (decoding["class"] == "all")]
-    best = unseen.groupby(["run", "member", "label", "predictor", "metric"], sort=False)["value"]
-    scores = best.max().unstack("metric")
-    for (run, _, label, predictor), row in scores.iterrows():
-        shown.add_row(run, label, predictor, score(row["accuracy"]), score(row["f1"]))
-    shown.caption_justify = "left"
-    shown.caption = (
-        "0.000 is a result: a classifier that is never right, of several labels about all at once "
-        "(accuracy), or that never chooses a class which occurs (F1). Shuffled labels are chance."
-    )
-    return shown
+def _decoding_summaries(
+    decoding: Any, subjects: Sequence[Subject], pairs: str | None
+) -> Iterator[Table]:
+    """Show for each task what the figures show first: its usual reading and pairs."""
+    by_task: dict[str, list[Subject]] = {}
+    for subject in subjects:
+        by_task.setdefault(subject.config.task_name, []).append(subject)
+    for task, of_task in by_task.items():
+        study = of_task[0].study
+        chosen = pairs or next(iter(study.pairs))
+        best = {"accuracy": "accuracy", "f1": "F1"}[study.decoding_metric]
+        shown = table(
+            f"Decoded from unseen compositions of {task} ({study.unseen}, pairs: {chosen}), at the "
+            f"layer with the best {best}",
+            "run",
+            "what",
+            "from",
+            "layer",
+            "accuracy",
+            "F1",
+            numeric=("layer", "accuracy", "F1"),
+        )
+        for subject in of_task:
+            for row in best_layers(_rows_of(subject, decoding), study, chosen):
+                layer = "-" if row.layer is None else str(row.layer + 1)
+                rates = score(row.accuracy), score(row.f1)
+                shown.add_row(subject.name, row.label, row.predictor, layer, *rates)
+        shown.caption_justify = "left"
+        shown.caption = (
+            "Layers count from 1. 0.000 is a result: a classifier that is never right, of several "
+            "labels about all at once (accuracy), or that never chooses a class which occurs (F1). "
+            "Shuffled labels are chance."
+        )
+        yield shown
 
 
-def _swap_summary(swaps: Any) -> Table:
+def _rows_of(subject: Subject, rows: Any) -> Any:
+    return rows[(rows["run"] == subject.path.name) & (rows["member"] == subject.member)]
+
+
+def _swap_summary(swaps: Any, subjects: Sequence[Subject]) -> Table:
     """What happens to unseen compositions when all layers are given other codes."""
     shown = table(
         "Unseen compositions with other codes in all layers",
@@ -242,11 +317,14 @@ def _swap_summary(swaps: Any) -> Table:
         "instances",
         numeric=("follows", "stays", "copies", "instances"),
     )
-    unseen = swaps[swaps["split"].str.startswith("ood")]
-    everywhere = (unseen["first_layer"] == 0) & (unseen["last_layer"] == unseen["last_layer"].max())
-    for _, row in unseen[everywhere | (unseen["code"] == "own")].iterrows():
-        rates = [score(row[f"{name}_rate"]) for name in ("donor", "stay", "copy")]
-        shown.add_row(row["run"], row["pairs"], row["code"], *rates, str(row["instances"]))
+    for subject in subjects:
+        rows = _rows_of(subject, swaps)
+        unseen = rows[rows["split"].str.startswith("ood")]
+        last = unseen["last_layer"].max()
+        everywhere = (unseen["first_layer"] == 0) & (unseen["last_layer"] == last)
+        for _, row in unseen[everywhere | (unseen["code"] == "own")].iterrows():
+            rates = [score(row[f"{name}_rate"]) for name in ("donor", "stay", "copy")]
+            shown.add_row(subject.name, row["pairs"], row["code"], *rates, str(row["instances"]))
     return shown
 
 

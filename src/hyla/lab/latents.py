@@ -4,12 +4,13 @@
 
 computes, for each run, decoding with its controls, the geometry and the swaps, and writes tables
 (CSV, of all runs together), figures (PNG and PDF) and an interactive page for each run, and
-analysis.json, which says what was computed from what. It needs no more than pandas, scikit-learn
-and matplotlib; without plotly, there is no page. `hyla latents` does the same.
+analysis.json, which says what was computed from what. What DIR holds of other runs, and other
+figures of these, stays. It needs no more than pandas, scikit-learn and matplotlib; without plotly,
+there is no page. `hyla latents` does the same.
 """
 
 import argparse
-import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,17 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hyla import __version__
-from hyla._environment import environment, git_commit
 from hyla._errors import check_positive, nearest
 from hyla.lab.store import load_model, read_run, untrained_like
+from hyla.latents._optional import required
 from hyla.latents.analysis import TABLES, Analysis
 from hyla.latents.page import write_page
 from hyla.latents.report import write_figures
+from hyla.latents.results import ACCOUNT, add_account, add_rows, read_accounts, read_rows
 from hyla.latents.studies import Study, study_of
 from hyla.nn import Transformer
 from hyla.training import TrainConfig
 from hyla.training.loop import resolve_device
+from hyla.training.run_directory import RunDirectoryError
 
 if TYPE_CHECKING:
     import pandas
@@ -81,20 +83,42 @@ def load_subjects(
     subjects = []
     for path in runs:
         for member in members:
+            _refuse_language(path)
             model, config = load_model(path, member, device=device)
             subjects.append(Subject(path=Path(path), member=member, model=model, config=config))
     return subjects
 
 
+def _refuse_language(path: Path) -> None:
+    """Say how the codes of a language model are had: it has no operations to study."""
+    if read_run(path).config.get("task_name") == "language":
+        raise RunDirectoryError(
+            f"{path} is a language model, whose operations nobody knows. Its codes are read in "
+            "Python: record_codes of hyla.latents, with the transformer that load_language_model "
+            "of hyla.training.language returns"
+        )
+
+
 def check_choice(
-    subjects: Sequence[Subject], figures: Sequence[str], pairs: str | None, instances: int
+    subjects: Sequence[Subject],
+    out: Path,
+    figures: Sequence[str],
+    pairs: str | None,
+    instances: int,
 ) -> None:
-    """Raise a ValueError for a figure or pairs that there are not, before hours of work."""
+    """Raise a ValueError for what cannot be done, before hours of work."""
     check_positive(instances=instances)
+    read_accounts(out / ACCOUNT)
     for name in figures:
         if name not in TABLES:
             raise ValueError(
                 f"figure {name!r} is unknown{nearest(name, TABLES)}; choose from {list(TABLES)}"
+            )
+    for name, count in Counter(subject.name for subject in subjects).items():
+        if count > 1:
+            raise ValueError(
+                f"{count} of the runs are called {name}: their results would be written to one "
+                "place; give each a folder of its own, one at a time"
             )
     for subject in subjects:
         names = list(subject.study.pairs)
@@ -117,7 +141,7 @@ def analyse_subjects(
 
     `on_table` is told what is computed next.
     """
-    check_choice(subjects, figures, pairs, instances)
+    check_choice(subjects, out, figures, pairs, instances)
     out.mkdir(parents=True, exist_ok=True)
     collected: dict[str, list["pandas.DataFrame"]] = {name: [] for name in figures}
     for subject in subjects:
@@ -135,11 +159,26 @@ def analyse_subjects(
             tables[name] = table = analysis.table(name)
             collected[name].append(_with_origin(table, subject))
             write_figures(name, table, subject.study, out / subject.name)
+        for name in figures:
+            add_rows(collected[name][-1], _table_path(out, name), subject.origin)
         if find_spec("plotly") is not None:
             page = out / subject.name / "latents.html"
+            tables = _earlier_tables(subject, out, without=figures) | tables
             write_page(tables, subject.study, page, title=f"Latent codes of {subject.name}")
-    _write_account(subjects, out, figures, instances)
-    return {name: _write_table(name, tables, out) for name, tables in collected.items()}
+        run = read_run(subject.path)
+        add_account(
+            out,
+            subject.origin,
+            figures,
+            next(subject.model.parameters()).device,
+            pairs=analysis.pairs,
+            instances=instances,
+            config=subject.config.to_tree(),
+            checkpoint_step=run.checkpoint_step,
+            trained_on=run.provenance,
+        )
+    concat = required("pandas").concat
+    return {name: concat(tables, ignore_index=True) for name, tables in collected.items()}
 
 
 def _with_origin(table: "pandas.DataFrame", subject: Subject) -> "pandas.DataFrame":
@@ -147,40 +186,23 @@ def _with_origin(table: "pandas.DataFrame", subject: Subject) -> "pandas.DataFra
     return table.assign(**subject.origin).reindex(columns=columns)
 
 
-def _write_table(name: str, tables: Sequence["pandas.DataFrame"], out: Path) -> "pandas.DataFrame":
-    """Write the rows of all subjects; points of embeddings are too many for text."""
-    import pandas
+def _earlier_tables(
+    subject: Subject, out: Path, without: Sequence[str]
+) -> dict[str, "pandas.DataFrame"]:
+    """Return the tables of other figures that earlier calls left of a subject, for its page."""
+    tables = {}
+    for name in TABLES:
+        table = read_rows(_table_path(out, name), subject.origin)
+        if name not in without and table is not None:
+            # Points are coloured by every column: not by those of other tasks.
+            tables[name] = table.dropna(axis=1, how="all") if name == "embedding" else table
+    return tables
 
-    table = pandas.concat(tables, ignore_index=True)
-    if name == "embedding" and find_spec("pyarrow") is not None:
-        table.to_parquet(out / f"{name}.parquet", index=False)
-    else:
-        table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
-    return table
 
-
-def _write_account(
-    subjects: Sequence[Subject], out: Path, figures: Sequence[str], instances: int
-) -> None:
-    """Say what was computed, from which runs, with what."""
-    device = next(subjects[0].model.parameters()).device
-    account = {
-        "figures": list(figures),
-        "instances": instances,
-        "hyla": __version__,
-        "git_commit": git_commit(),
-        **environment(device),
-        "subjects": [
-            {
-                **subject.origin,
-                "config": subject.config.to_tree(),
-                "checkpoint_step": read_run(subject.path).checkpoint_step,
-                "trained_on": read_run(subject.path).provenance,
-            }
-            for subject in subjects
-        ],
-    }
-    (out / "analysis.json").write_text(json.dumps(account, indent=1) + "\n", "utf-8")
+def _table_path(out: Path, name: str) -> Path:
+    """Where the rows of all subjects are; points of embeddings are too many for text."""
+    binary = name == "embedding" and find_spec("pyarrow") is not None
+    return out / f"{name}.{'parquet' if binary else 'csv'}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

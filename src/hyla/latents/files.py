@@ -10,12 +10,13 @@ import safetensors
 import safetensors.numpy
 
 from hyla.latents._optional import required
-from hyla.latents.table import CodeTable, concatenate
+from hyla.latents.table import CodeTable, as_values, check_column, concatenate, rows_with
 
 if TYPE_CHECKING:
     import pyarrow
 
 _FORMAT = "hyla_codes"
+_VECTORS = ("code", "residual")
 
 
 def write_codes(tables: CodeTable | Iterable[CodeTable], path: Path | str) -> None:
@@ -49,10 +50,12 @@ def read_codes(path: Path | str, **wanted: Any) -> CodeTable:
         table = _read_safetensors(path)
         return table.where(**wanted) if wanted else table
     parquet = required("pyarrow.parquet")
-    filters = [
-        (name, "in", list(value) if isinstance(value, list | tuple | set | range) else [value])
-        for name, value in wanted.items()
-    ]
+    known = parquet.read_schema(path).names
+    for name, value in wanted.items():
+        check_column(name, [column for column in known if column not in _VECTORS])
+        column = parquet.read_table(path, columns=[name])[name]
+        rows_with(value, name, column.to_numpy(zero_copy_only=False))
+    filters = [(name, "in", as_values(value)) for name, value in wanted.items()]
     return _from_arrow(parquet.read_table(path, filters=filters or None))
 
 
@@ -90,16 +93,15 @@ def _to_lists(matrix: np.ndarray) -> "pyarrow.Array":
 
 
 def _from_arrow(table: "pyarrow.Table") -> CodeTable:
-    vectors = ("code", "residual")
     columns = {
         name: table[name].to_numpy(zero_copy_only=False)
         for name in table.column_names
-        if name not in vectors
+        if name not in _VECTORS
     }
     columns = {n: c.astype(str) if c.dtype == object else c for n, c in columns.items()}
     codes, residual = (
         _from_lists(table[name].combine_chunks()) if name in table.column_names else None
-        for name in vectors
+        for name in _VECTORS
     )
     assert codes is not None
     return CodeTable(codes=codes, columns=columns, residual=residual)

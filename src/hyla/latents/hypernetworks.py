@@ -22,7 +22,8 @@ from torch.utils.hooks import RemovableHandle
 from hyla.attention.hypernetwork import linear_value_network
 from hyla.latents.capture import Inputs, run
 from hyla.latents.huggingface import AttentionCall, intercepted
-from hyla.latents.observe import Site, UnsupportedModelError, hooks_removed
+from hyla.latents.observe import Site, UnsupportedModelError, hooks_removed, is_pretrained
+from hyla.nn import MultiHeadAttention
 
 _VALUE_NAMES = ("v_proj", "v", "value", "v_lin", "c_attn", "qkv_proj", "query_key_value")
 _OUT_NAMES = ("o_proj", "out_proj", "o", "out_lin", "c_proj", "dense")
@@ -75,12 +76,14 @@ def value_networks(model: nn.Module, inputs: Inputs) -> dict[Site, ValueNetworks
     """Return the hypernetwork of every attention layer of a transformers model.
 
     `inputs` is a small batch on which the identity of Eq. 4-5 is checked for each layer (it forms
-    W_qk for every pair, so a few tokens are enough).
+    W_qk for every pair, so a few tokens are enough). Layers of hyla need no reading: their
+    `head_weights` are what `hyla.attention.hypernetwork` generates value networks from.
 
     Raises:
-        UnsupportedModelError: the projections of this architecture are not known, or what they
-            give is not what the layers compute.
+        UnsupportedModelError: the model is not one of transformers, the projections of this
+            architecture are not known, or what they give is not what the layers compute.
     """
+    _refuse_others(model)
     found: dict[Site, ValueNetworks] = {}
     checked: set[Site] = set()
     parents = {child: module for module in model.modules() for child in module.children()}
@@ -103,6 +106,21 @@ def value_networks(model: nn.Module, inputs: Inputs) -> dict[Site, ValueNetworks
     for site in found.keys() - checked:
         raise UnsupportedModelError(f"{site}: the projection that was taken for W_out never ran")
     return found
+
+
+def _refuse_others(model: nn.Module) -> None:
+    """Refuse what is not transformers' own attention."""
+    name = type(model).__name__
+    if any(isinstance(module, MultiHeadAttention) for module in model.modules()):
+        raise UnsupportedModelError(
+            f"{name} has attention layers of hyla, which give their weights themselves: pass codes "
+            "and layer.head_weights() to linear_value_network of hyla.attention.hypernetwork, or "
+            "with attention='hyla' to hidden_value_network"
+        )
+    if not is_pretrained(model):
+        raise UnsupportedModelError(
+            f"{name} is not a transformers model: of others, the projections are not known"
+        )
 
 
 def _read_networks(call: AttentionCall, out_projection: nn.Module) -> ValueNetworks:

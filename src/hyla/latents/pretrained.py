@@ -56,7 +56,6 @@ def load_pretrained(
     source = str(local) if local.exists() else reference
     try:
         model = transformers.AutoModel.from_pretrained(source, dtype=dtype)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         if local.exists():
@@ -66,7 +65,31 @@ def load_pretrained(
             f"hub ({reason}). Without a network, load the model where there is one, save it with "
             "save_pretrained, and give the folder."
         ) from error
-    return Pretrained(model.to(device).eval(), tokenizer)
+    return Pretrained(model.to(device).eval(), _load_tokenizer(source, reference))
+
+
+def _load_tokenizer(source: str, reference: str) -> Any:
+    try:
+        tokenizer = required("transformers").AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        raise _no_tokenizer(reference, " ".join(str(error).split())) from error
+    # Without files, some classes make a tokenizer all the same.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise _no_tokenizer(reference, "there are none: it would take every word for unknown")
+    return tokenizer
+
+
+def _no_tokenizer(reference: str, reason: str) -> ModelUnavailableError:
+    return ModelUnavailableError(
+        f"{reference} has no tokenizer that can be loaded: its files (tokenizer.json, or what the "
+        f"tokenizer's save_pretrained writes) have to be beside the model. ({reason})"
+    )
+
+
+def model_name(reference: str) -> str:
+    """Return a name for files: that of the model's folder, or its name on the hub."""
+    local = Path(reference).expanduser()
+    return local.resolve().name if local.exists() else reference.replace("/", "--")
 
 
 def stream_texts(

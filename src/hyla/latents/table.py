@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Bool, Float32
 
+from hyla._errors import nearest
 from hyla.latents._optional import required
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 KEYS = ("layer", "kind", "instance", "query", "key")
 """The columns that every table has: `kind` is self, encoder, decoder or cross; `instance` counts
 the recorded sequences; `query` and `key` are positions in them."""
+
+_MOST_VALUES = 12  # that an error lists
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +43,15 @@ class CodeTable:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def __repr__(self) -> str:
+        size, coordinates = self.codes.shape
+        return (
+            f"CodeTable({size:,} codes of {coordinates} coordinates, layers {self.layers}, "
+            f"labels {list(self.labels)})"
+        )
+
     def __getitem__(self, name: str) -> np.ndarray:
+        check_column(name, self.columns)
         return self.columns[name]
 
     @property
@@ -57,11 +68,14 @@ class CodeTable:
         """Return the rows whose columns have the wanted values; a list means any of them.
 
         Coordinates that none of these rows has are dropped.
+
+        Raises:
+            KeyError: there is no such column.
+            ValueError: no row has a value that is wanted of one column, as where it is mistyped.
         """
         chosen = np.ones(len(self), dtype=bool)
         for name, value in wanted.items():
-            values = list(value) if isinstance(value, list | tuple | set | range) else [value]
-            chosen &= np.isin(self.columns[name], values)
+            chosen &= rows_with(value, name, self[name])
         part = self.rows(chosen)
         used = ~np.isnan(part.codes).all(axis=0) if len(part) else slice(None)
         return CodeTable(codes=part.codes[:, used], columns=part.columns, residual=part.residual)
@@ -113,6 +127,31 @@ class CodeTable:
         """Return the columns, and the coordinates of the code as `code 0`, `code 1`, ..."""
         codes = {f"code {h}": self.codes[:, h] for h in range(self.codes.shape[1])}
         return required("pandas").DataFrame({**self.columns, **codes})
+
+
+def check_column(name: str, columns: Iterable[str]) -> None:
+    """Raise a KeyError that names the columns there are."""
+    columns = list(columns)
+    if name not in columns:
+        raise KeyError(f"there is no column {name!r}{nearest(name, columns)}, only {columns}")
+
+
+def rows_with(wanted: Any, name: str, column: np.ndarray) -> Bool[np.ndarray, " N"]:
+    """Whether each row of a column has the wanted value, or one of several; see `where`."""
+    chosen = np.isin(column, as_values(wanted))
+    if len(column) and not chosen.any():
+        there = np.unique(column).tolist()
+        shown = ", ".join(map(repr, there[:_MOST_VALUES]))
+        raise ValueError(
+            f"no row has {name}={wanted!r}{nearest(wanted, map(str, there))}; there are "
+            f"{shown}{', ...' if len(there) > _MOST_VALUES else ''}"
+        )
+    return chosen
+
+
+def as_values(wanted: Any) -> list[Any]:
+    """Return what is wanted of a column as a list: one value or several."""
+    return list(wanted) if isinstance(wanted, list | tuple | set | range) else [wanted]
 
 
 def concatenate(tables: Iterable[CodeTable]) -> CodeTable:
