@@ -1,8 +1,10 @@
 """The paper's claims against what was measured: reproduced, partly, or not, and by what number.
 
-A claim is judged only where everything it speaks of was measured.
+A claim is judged only where everything it speaks of was measured, and without several seeds there
+is no standard error by which it could be more than partly reproduced.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,11 +32,22 @@ class Verdict:
         if self.status not in (*STATUSES, NO_VERDICT):
             raise ValueError(f"status must be one of {STATUSES}, got {self.status!r}")
 
+    def without_errors(self) -> "Verdict":
+        """Return what is left of a verdict that rests on a single seed: at most partly."""
+        status = PARTLY if self.status == REPRODUCED else self.status
+        number = f"{self.number} (single seed, no standard error)"
+        return dataclasses.replace(self, status=status, number=number)
+
 
 def error_of(*estimates: Estimate) -> float:
-    """Standard error of a difference; a single seed, which has none, counts as exact."""
+    """Standard error of a sum or difference; a single seed adds none, and the report says so."""
     errors = (e.standard_error for e in estimates)
     return math.hypot(*(0.0 if math.isnan(error) else error for error in errors))
+
+
+def by_error(lead: float, error: float) -> str:
+    """Return the status of "this is larger": by more than the error, on average, or not."""
+    return REPRODUCED if lead > error else PARTLY if lead > 0 else NOT
 
 
 def percent(value: Estimate) -> str:

@@ -42,7 +42,7 @@ def write_figure(figure: Figure, path: Path) -> list[Path]:
     for file in written:
         # Without dates, so that the same results give the same file.
         stamp = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
-        canvas.savefig(file, dpi=150, metadata=stamp)
+        canvas.savefig(file, dpi=150, metadata=stamp, bbox_inches="tight")  # long labels, too
     pyplot.close(canvas)
     return written
 

@@ -29,6 +29,8 @@ class Measuring:
     device: torch.device
     deadline: float = math.inf
     """On the monotonic clock: what trains has to stop then, and raise `Interrupted`."""
+    say: Callable[[str], None] = print
+    """How to tell whoever waits what was left out."""
 
     @property
     def seconds_left(self) -> float:

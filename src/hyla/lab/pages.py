@@ -12,8 +12,8 @@ from hyla.lab.report import Section, build, counts
 
 _TITLE = "Attention as a Hypernetwork: ours beside the paper's"
 _SMOKE = (
-    "Smoke scale: seconds of training. These numbers only show that everything runs; "
-    "nothing is judged here."
+    "Smoke scale: seconds of training. These numbers only show that everything runs: claims are "
+    "listed, not judged."
 )
 _COLOURS = {REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e", NO_VERDICT: "#777"}
 _STYLE = """
@@ -69,10 +69,7 @@ def _write_figures(
 def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
     lines = [f"# {_TITLE}", "", "Made by `hyla report` from the tables beside it.", ""]
     for label, own in _by_setting(sections).items():
-        lines += [f"## {own[0].setting}", ""]
-        if own[0].setting.scale == "smoke":
-            lines += [_SMOKE, ""]
-        lines += [_count_line(own), ""]
+        lines += [f"## {own[0].setting}", "", _count_line(own), ""]
         judged = [(s, v) for s in own for v in s.verdicts]
         if judged:
             rows = [(s.experiment.name, v.claim, _status(v), v.number) for s, v in judged]
@@ -131,8 +128,6 @@ def _html(
     parts.append("<p class='note'>Made by <code>hyla report</code> from the store's tables.</p>")
     for label, own in _by_setting(sections).items():
         parts.append(f"<h2 id='{label}'>{html.escape(str(own[0].setting))}</h2>")
-        if own[0].setting.scale == "smoke":
-            parts.append(f"<p><strong>{_SMOKE}</strong></p>")
         names = " · ".join(
             f"<a href='#{label}-{s.experiment.name}'>{s.experiment.name}</a>" for s in own
         )
@@ -202,6 +197,8 @@ def _by_setting(sections: Sequence[Section]) -> dict[str, list[Section]]:
 
 
 def _count_line(sections: Sequence[Section]) -> str:
+    if sections[0].setting.scale == "smoke":
+        return _SMOKE
     found = counts(sections)
     total = sum(found.values())
     if not total:

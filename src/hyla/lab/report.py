@@ -6,7 +6,7 @@ Nothing here trains or measures. Each setting is reported by itself, the paper's
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,23 @@ from typing import Any
 from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict, percent
 from hyla.lab.drawing import Figure, Table
 from hyla.lab.experiment import Experiment
+from hyla.lab.grids import METHODS
 from hyla.lab.registry import NAMES, load
 from hyla.lab.reproduce import methods_of, results_of, titled
 from hyla.lab.results import Cell, Results, Tables, method_key, stored_settings
+from hyla.lab.selection import HYPERPARAMETERS
 from hyla.lab.setting import Setting
+from hyla.lab.store import Row
+from hyla.lab.sweep import Method
 from hyla.training import SCALES
 
 _LEAST_SHARE = 0.3
+_HOME = "tableA1"
+"""Where models are shown that several experiments share: it compares them as the presets have them.
+"""
 _ORIGIN = ("device", "torch", "git_commit")
+# What measured rows of different seeds have in common, as far as they have it.
+_SHARED = ("attention", "group", "precision", "finished", *HYPERPARAMETERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +42,10 @@ class Section:
     figure: Figure | None
     table: Table | None
     models: Table | None
-    """Every method that was trained for it: scores, picked hyper-parameters, ceiling."""
+    """Every method that was trained for it: scores, picked hyper-parameters, ceiling.
+
+    None where something was measured on the models: those are in a section about scores.
+    """
     verdicts: Sequence[Verdict]
     origin: str
     """What the numbers were computed with."""
@@ -57,24 +69,46 @@ def build(store: Path) -> list[Section]:
 def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
     """Return the experiments of which enough is measured, so that every model is in one of them.
 
-    Models are shared: those of one figure alone would make thin versions of many others.
+    Models are shared: those of one figure alone would make thin versions of many others. Where a
+    claim can be judged by a model's scores, it is in an experiment that judges one.
     """
     everything = [(load(name), results_of(load(name), tables)) for name in NAMES]
-    keys = {e.name: {method_key(cell.config) for cell in found.cells} for e, found in everything}
-    chosen = {e.name for e, found in everything if _share(e, found) >= _LEAST_SHARE}
-    missing = set().union(*keys.values()) - set().union(*(keys[name] for name in chosen))
-    while missing:
-        best = max(keys, key=lambda name: len(keys[name] & missing))
-        chosen.add(best)
-        missing -= keys[best]
+    chosen = {experiment.name for experiment, found in everything if _answered(experiment, found)}
+    scored = [(e, found) for e, found in everything if e.measurement is None]
+    judging = [(e, found) for e, found in scored if e.verdicts(found)]
+    for candidates in (judging, scored):
+        keys = {e.name: {method_key(cell.config) for cell in r.cells} for e, r in candidates}
+        chosen |= _covering(keys, chosen)
     return [(experiment, found) for experiment, found in everything if experiment.name in chosen]
 
 
-def _share(experiment: Experiment, results: Results) -> float:
-    """Return how much of an experiment is there, from 0 to 1."""
+def _answered(experiment: Experiment, results: Results) -> bool:
+    """Whether enough is there of what the experiment asks for, and something that is its own."""
     if experiment.measurement is not None:
-        return float(bool(results.rows))
-    return len(results.cells) / len(methods_of(experiment, results.setting))
+        return bool(results.rows)
+    methods = methods_of(experiment, results.setting)
+    found = {method_key(cell.config) for cell in results.cells}
+    if len(found) < _LEAST_SHARE * len(methods):
+        return False
+    return any(method_key(m.config) in found and not _shared(m, results.setting) for m in methods)
+
+
+def _shared(method: Method, setting: Setting) -> bool:
+    """Whether it is one of the three that all compare, as the preset has it."""
+    task, attention = method.config.task_name, method.config.model.attention
+    return attention in METHODS and titled(method, setting).settings == {task: attention}
+
+
+def _covering(keys: Mapping[str, set[str]], chosen: set[str]) -> set[str]:
+    """Return what to add to the chosen, so that each of the models is in an experiment of these."""
+    missing = set().union(*keys.values())
+    missing -= set().union(*(keys[name] for name in chosen & keys.keys()))
+    added = set()
+    while missing:
+        best = max(keys, key=lambda name: (len(keys[name] & missing), name == _HOME))
+        added.add(best)
+        missing -= keys[best]
+    return added
 
 
 def _section(experiment: Experiment, results: Results) -> Section:
@@ -91,14 +125,33 @@ def _section(experiment: Experiment, results: Results) -> Section:
 
 def _verdicts(experiment: Experiment, results: Results) -> list[Verdict]:
     verdicts = experiment.verdicts(results)
-    if results.setting.scale != "smoke":
-        return verdicts
-    return [dataclasses.replace(verdict, status=NO_VERDICT) for verdict in verdicts]
+    if results.setting.scale == "smoke":
+        return [dataclasses.replace(verdict, status=NO_VERDICT) for verdict in verdicts]
+    # What single seeds have no part in comes out the same without them.
+    supported = experiment.verdicts(_of_several_seeds(results))
+    return [v if v in supported else v.without_errors() for v in verdicts]
+
+
+def _of_several_seeds(results: Results) -> Results:
+    """Return what is left without the methods of which one model alone was measured."""
+    seeds: dict[tuple[Any, ...], set[Any]] = {}
+    for row in results.rows:
+        seeds.setdefault(_method_of(row), set()).add(row.get("seed"))
+    return dataclasses.replace(
+        results,
+        cells=[cell for cell in results.cells if len(cell.picked) > 1],
+        # What has no seed at all was not trained: counts, the presets.
+        rows=[r for r in results.rows if r.get("seed") is None or len(seeds[_method_of(r)]) > 1],
+    )
+
+
+def _method_of(row: Row) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in _SHARED)
 
 
 def _models_table(experiment: Experiment, results: Results) -> Table | None:
     """Return what was trained; a column that would be empty everywhere is left out."""
-    if not results.cells:
+    if experiment.measurement is not None or not results.cells:
         return None
     titles = {
         method_key(method.config): str(titled(method, results.setting))
@@ -149,7 +202,9 @@ def _origin(results: Results) -> str:
         if values:
             short = [value[:12] if name == "git_commit" else value for value in values]
             parts.append(f"{name.replace('_', ' ')} {', '.join(dict.fromkeys(short))}")
-    models = sum(len(cell.rows) for cell in results.cells)
+    # Language models are not of a sweep: their runs stand in what was measured on them.
+    runs = {row["run"] for row in results.rows if row.get("run")}
+    models = sum(len(cell.rows) for cell in results.cells) or len(runs)
     return "; ".join([f"{models} models" if models else "no training", *parts])
 
 

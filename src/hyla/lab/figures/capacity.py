@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, error_of, percent
+from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, by_error, error_of, percent
 from hyla.lab.drawing import Figure, Lines
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS, sweep
@@ -97,7 +97,7 @@ def _against_larger(title: str, hylas: Sequence[Cell], others: Sequence[Cell]) -
     assert small.ood is not None
     assert best.ood is not None
     lead = small.ood.mean - best.ood.mean
-    status = REPRODUCED if lead > error_of(small.ood, best.ood) else PARTLY if lead > 0 else NOT
+    status = by_error(lead, error_of(small.ood, best.ood))
     number = (
         f"HYLA with {_size(small):,} parameters {percent(small.ood)}; best of the others, "
         f"{_name(best)} with {_size(best):,}, {percent(best.ood)}"

@@ -109,8 +109,8 @@ def _verdicts(results: Results) -> list[Verdict]:
                     f"({code}) the network follows that rule ({method}).",
                     status=REPRODUCED if clearly else PARTLY if more else NOT,
                     number=f"{_text(follows)} % follow it, {_text(by_chance)} % with its heads "
-                    f"permuted (partly: more, by the intervals; reproduced: {100 * _CLEARLY:.0f} "
-                    "more)",
+                    f"permuted (more, by the intervals, counts as partly, {100 * _CLEARLY:.0f} "
+                    "more as reproduced)",
                 )
             )
     return verdicts

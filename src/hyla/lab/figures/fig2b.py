@@ -72,7 +72,7 @@ def _verdict(results: Results, split: str, method: str) -> Verdict:
         f"{READINGS[split]}).",
         status=REPRODUCED if lead > 0.1 else PARTLY if lead > 0 else NOT,
         number=f"F1 on unseen functions, layer {best + 1}: code {percent(codes[best])}; "
-        f"{numbers} (reproduced: 10 above all controls but the stream)",
+        f"{numbers} (counts as reproduced from 10 above all of these but the stream)",
     )
 
 

@@ -39,8 +39,8 @@ def _verdicts(results: Results) -> list[Verdict]:
                 claim=f"Especially in later layers the code is predictive of the rule ({method}).",
                 status=status,
                 number=f"F1 on unseen tasks: {percent(first)} in the first layer, {percent(last)} "
-                f"in the last; {percent(untrained)} there without training (reproduced: 10 above "
-                "that, and no lower than in the first layer)",
+                f"in the last; {percent(untrained)} there without training (counts as "
+                "reproduced from 10 above that, and no lower than in the first layer)",
             )
         )
     return verdicts

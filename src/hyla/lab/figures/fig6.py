@@ -1,20 +1,25 @@
 """Figure 6: language modelling."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hyla.lab.claims import NOT, REPRODUCED, Verdict
+from hyla.lab.claims import NOT, Verdict, by_error, error_of
 from hyla.lab.drawing import METHOD_COLOURS, Figure, Lines, Series, Table
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS
 from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
 from hyla.lab.panels import label_of
 from hyla.lab.results import Results
+from hyla.lab.selection import Estimate, estimate, setting_of
 from hyla.lab.store import Row, StoredRun, curve_rows, origin_of, read_runs
+from hyla.nn.decoders import decoder_config
 from hyla.tasks.language import Corpus, Settings, TextFiles, prepare
 from hyla.training import merge
 from hyla.training.language import language_config_from_tree, load_language_preset, train_language
@@ -27,7 +32,7 @@ _PAPER = "50 M parameters, 131 B tokens of C4"
 
 
 def _measure(measuring: Measuring) -> list[Row]:
-    """Train the three methods if there is a corpus, and read every language run that is here."""
+    """Train the three methods if there is a corpus, and read the language runs of the scale."""
     corpus = _corpus(measuring)
     if corpus is not None:
         for method in METHODS:
@@ -42,14 +47,36 @@ def _measure(measuring: Measuring) -> list[Row]:
                 device=measuring.device,
                 max_seconds=measuring.seconds_left,
             )
-    rows = [row for run in _language_runs(measuring.root) for row in _rows(run)]
+    scale = measuring.setting.scale
+    rows: list[Row] = []
+    for run in read_runs(measuring.root):
+        if run.config.get("task_name") == "language":
+            if departures := _departures(run, scale):
+                measuring.say(
+                    f"Figure 6 leaves {run.path.name} out: not the model of {scale} scale, but "
+                    f"with {departures}"
+                )
+            else:
+                rows += _rows(run)
     if not rows:
         raise NotAvailableError(
-            "there is neither a corpus nor a language model: prepare one with `hyla data prepare "
-            f"{measuring.root / 'corpus'} FILES`, or train with `hyla train language` into "
-            f"{measuring.root}"
+            f"there is neither a corpus nor a language model of {scale} scale: prepare one with "
+            f"`hyla data prepare {measuring.root / 'corpus'} FILES`, or train with `hyla train "
+            f"language CORPUS --scale {scale} --root {measuring.root}`"
         )
     return rows
+
+
+def _departures(run: StoredRun, scale: str) -> str:
+    """Say in what, but its attention, a run's model departs from that of the scale."""
+    preset = load_language_preset(scale)
+    # The vocabulary is the corpus's, and no setting of a run.
+    usual = dataclasses.asdict(decoder_config(preset["size"], vocab_size=1, **preset["model"]))
+    return ", ".join(
+        f"{name} {value} instead of {usual[name]}"
+        for name, value in run.config["model"].items()
+        if name != "attention" and value != usual[name]
+    )
 
 
 def _corpus(measuring: Measuring) -> Corpus | None:
@@ -72,12 +99,6 @@ def _smoke_corpus(root: Path) -> Corpus:
         return prepare(root / "smoke-corpus", TextFiles([text]), settings=settings)
     except ImportError as error:
         raise NotAvailableError(str(error)) from error
-
-
-def _language_runs(root: Path) -> Iterator[StoredRun]:
-    for run in read_runs(root):
-        if run.config.get("task_name") == "language":
-            yield run
 
 
 def _rows(run: StoredRun) -> list[Row]:
@@ -106,18 +127,38 @@ def _records(run: StoredRun) -> list[Row]:
     return curve_rows(single)
 
 
-def _groups(results: Results) -> dict[str, dict[str, list[Row]]]:
-    """Return the rows by group and method, in the order of their steps."""
-    groups: dict[str, dict[str, list[Row]]] = {}
+_Runs = Sequence[Sequence[Row]]
+"""The evaluations of each run, in the order of their steps."""
+
+
+def _groups(results: Results) -> dict[str, dict[str, _Runs]]:
+    """Return by group and method the runs of all seeds, at the method's best hyper-parameters."""
+    found: dict[str, dict[str, dict[str, list[Row]]]] = {}
     for row in sorted(results.rows, key=lambda row: row["step"]):
-        groups.setdefault(row["group"], {}).setdefault(row["attention"], []).append(row)
-    return groups
+        methods = found.setdefault(f"{row['group']}, {row['precision']}", {})
+        methods.setdefault(row["attention"], {}).setdefault(row["run"], []).append(row)
+    return {
+        group: {method: _best(list(runs.values())) for method, runs in methods.items()}
+        for group, methods in found.items()
+    }
+
+
+def _best(runs: _Runs) -> _Runs:
+    """Return the runs at the hyper-parameters with the lowest loss; finished ones come first."""
+    settings: dict[tuple[Any, ...], list[Sequence[Row]]] = {}
+    for run in runs:
+        settings.setdefault((not run[-1]["finished"], *setting_of(run[-1])), []).append(run)
+
+    def rank(setting: tuple[Any, ...]) -> tuple[bool, float]:
+        return setting[0], statistics.fmean(run[-1][_LOSS] for run in settings[setting])
+
+    return settings[min(settings, key=rank)]
 
 
 def _figure(results: Results) -> Figure | None:
     panels = []
     for group, methods in _groups(results).items():
-        title = ", ".join(group.split(", ")[-2:])  # steps and corpus: the rest is in the table
+        title = ", ".join(group.split(", ")[-3:])  # steps, corpus, precision; the table has more
         panels.append(
             [
                 _curves(methods, "tokens", 1e-6, title, "training tokens (millions)"),
@@ -127,28 +168,38 @@ def _figure(results: Results) -> Figure | None:
     return Figure(panels=panels, note=f"The paper: {_PAPER}.") if panels else None
 
 
-def _curves(
-    methods: Mapping[str, list[Row]], clock: str, unit: float, title: str, label: str
-) -> Lines:
-    """Return the losses over a clock, read off at the same times for all methods."""
-    times = [row[clock] * unit for rows in methods.values() for row in rows]
+def _curves(methods: Mapping[str, _Runs], clock: str, unit: float, title: str, label: str) -> Lines:
+    """Return the mean losses over a clock, read off at the same times for all runs."""
+    times = [row[clock] * unit for runs in methods.values() for run in runs for row in run]
     grid = np.linspace(min(times), max(times), _TIMES)
-    series = []
-    for method in METHODS:
-        rows = methods.get(method)
-        if rows:
-            own = [row[clock] * unit for row in rows]
-            losses = np.interp(grid, own, [row[_LOSS] for row in rows], left=np.nan, right=np.nan)
-            colour = METHOD_COLOURS[method]
-            series.append(Series(name=label_of(method), y=losses.tolist(), colour=colour))
+
+    def losses(run: Sequence[Row]) -> np.ndarray:
+        own = [row[clock] * unit for row in run]
+        return np.interp(grid, own, [row[_LOSS] for row in run], left=np.nan, right=np.nan)
+
+    series = [
+        Series(
+            name=label_of(method),
+            y=np.mean([losses(run) for run in methods[method]], axis=0).tolist(),
+            colour=METHOD_COLOURS[method],
+        )
+        for method in METHODS
+        if method in methods
+    ]
     return Lines(
         title=title, x_label=label, y_label="validation loss", x=grid.tolist(), series=series
     )
 
 
-def _final(rows: list[Row]) -> Row | None:
-    finished = [row for row in rows if row["finished"]]
-    return finished[-1] if finished else None
+def _final(runs: _Runs) -> list[Row]:
+    """Return the last evaluations of the finished runs."""
+    return [run[-1] for run in runs if run[-1]["finished"]]
+
+
+def _text(loss: Estimate) -> str:
+    return f"{loss.mean:.4f}" + (
+        "" if math.isnan(loss.standard_error) else f" ± {loss.standard_error:.4f}"
+    )
 
 
 def _table(results: Results) -> Table | None:
@@ -156,11 +207,12 @@ def _table(results: Results) -> Table | None:
     for group, methods in _groups(results).items():
         for method in METHODS:
             last = _final(methods.get(method, []))
-            if last is not None:
-                perplexity = last.get("validation/perplexity")
-                shown = "" if perplexity is None else f"{perplexity:.2f}"
-                rows.append([group, label_of(method), f"{last[_LOSS]:.4f}", shown])
-    columns = ["training", "attention", "validation loss", "perplexity"]
+            if last:
+                perplexity = statistics.fmean(row["validation/perplexity"] for row in last)
+                loss = _text(estimate(last, _LOSS))
+                texts = [group, label_of(method), loss, f"{perplexity:.2f}", str(len(last))]
+                rows.append(texts)
+    columns = ["training", "attention", "validation loss", "perplexity", "seeds"]
     return Table(columns=columns, rows=rows) if rows else None
 
 
@@ -168,25 +220,37 @@ def _verdicts(results: Results) -> list[Verdict]:
     found = []
     for group, methods in _groups(results).items():
         last = {method: _final(methods.get(method, [])) for method in METHODS}
-        loss = {method: row[_LOSS] for method, row in last.items() if row is not None}
-        if len(loss) < len(METHODS):
+        if not all(last.values()):
             continue
-        numbers = ", ".join(f"{method} {value:.4f}" for method, value in loss.items())
-        tokens = max(row["tokens"] for row in last.values() if row is not None)
+        loss = {method: estimate(rows, _LOSS) for method, rows in last.items()}
+        numbers = ", ".join(f"{method} {_text(value)}" for method, value in loss.items())
+        tokens = max(row["tokens"] for rows in last.values() for row in rows)
         share = f"{tokens / 1e6:,.3g} M tokens, {tokens / _PAPER_TOKENS:.2g} of the paper's"
-        closer = abs(loss["hyla"] - loss["softmax"]) < abs(loss["linear"] - loss["hyla"])
-        for claim, holds in (
-            ("HYLA improves over linear attention", loss["hyla"] < loss["linear"]),
-            ("HYLA performs closely to softmax attention (nearer than to linear)", closer),
+        for claim, status in (
+            ("HYLA improves over linear attention", _better(loss["hyla"], loss["linear"])),
+            ("HYLA performs closely to softmax attention (nearer than to linear)", _close(**loss)),
         ):
             found.append(
                 Verdict(
                     claim=f"Language modelling: {claim}.",
-                    status=REPRODUCED if holds else NOT,
+                    status=status,
                     number=f"validation loss {numbers} after {share} ({group})",
                 )
             )
     return found
+
+
+def _better(ours: Estimate, other: Estimate) -> str:
+    return by_error(other.mean - ours.mean, error_of(ours, other))
+
+
+def _close(*, hyla: Estimate, softmax: Estimate, linear: Estimate) -> str:
+    """Judge whether HYLA, no worse than linear attention, is nearer to softmax than to it."""
+    if hyla.mean > linear.mean:
+        return NOT
+    # How far it is on softmax's side of the middle between the two.
+    lead = ((linear.mean - hyla.mean) - abs(hyla.mean - softmax.mean)) / 2
+    return by_error(lead, error_of(hyla, softmax, linear))
 
 
 EXPERIMENT = Experiment(

@@ -10,7 +10,7 @@ from hyla.lab.results import Results
 
 def _figure(results: Results) -> Figure | None:
     panels = clouds(results, {"target": "target value", "rule": "rule"}, all_layers=True)
-    note = "The paper's models saw 40 M instances; these are those of Table A1, with 20 M."
+    note = "The paper's models saw 40 M instances; these are those of Table A1."
     return Figure(panels=panels, note=note) if panels else None
 
 

@@ -108,20 +108,22 @@ def _verdicts(results: Results) -> list[Verdict]:
             hyla,
             plain("hyla_minus_rmshead_plus_softmax"),
         )
-        found += _numbers(task, name, ood)
+        # Smaller models, or fewer steps, are not what was printed.
+        if (results.setting.scale, results.setting.shorten) == ("paper", 1):
+            found += _numbers(task, name, ood)
     return found
 
 
 def _numbers(task: str, name: str, ood: dict[tuple[str, str], Estimate | None]) -> list[Verdict]:
-    """Judge the printed numbers: how many of ours are within two standard errors."""
+    """Judge the printed numbers: how many of ours are within two standard errors of them."""
     pairs = [(score, TABLE_A1[row][task]) for row, score in ood.items() if score is not None]
     close = [agrees(ours, paper) for ours, paper in pairs]
     higher = sum(ours.mean > paper.mean for ours, paper in pairs)
     verdicts = share(
         f"{name}: the printed numbers.",
         close,
-        f"{sum(close)} of {len(pairs)} rows within two standard errors of the paper's; "
-        f"{higher} of ours are higher",
+        f"{sum(close)} of {len(pairs)} rows within two standard errors (ours and the paper's "
+        f"combined) of what is printed; {higher} of ours are higher",
         enough=0.95,  # of true agreements one in twenty lies outside
     )
     return verdicts

@@ -1,0 +1,158 @@
+"""Figure 6: of the language runs, those of the scale, judged by what their losses say."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from stored_models import PAPER
+
+from hyla.lab.claims import NOT, PARTLY, REPRODUCED
+from hyla.lab.drawing import Lines
+from hyla.lab.figures.fig6 import EXPERIMENT
+from hyla.lab.measuring import Measuring, NotAvailableError
+from hyla.lab.report import Section, build
+from hyla.lab.results import Results, Tables
+from hyla.lab.setting import Setting
+from hyla.lab.store import Row
+
+IMPROVES = "Language modelling: HYLA improves over linear attention."
+CLOSE = "Language modelling: HYLA performs closely to softmax attention (nearer than to linear)."
+
+
+def measure(root: Path, scale: str, said: list[str]) -> list[Row]:
+    measuring = Measuring(
+        setting=Setting(scale=scale),
+        cells=(),
+        root=root,
+        device=torch.device("cpu"),
+        say=said.append,
+    )
+    assert EXPERIMENT.measurement is not None
+    return EXPERIMENT.measurement.measure(measuring)
+
+
+def test_runs_of_another_scale_are_left_out_and_named(tmp_path: Path):
+    pytest.importorskip("sentencepiece")
+    said: list[str] = []
+    rows = measure(tmp_path, "smoke", said)
+    names = {row["run"] for row in rows}
+    assert len(names) == 3
+    assert said == []
+    with pytest.raises(NotAvailableError, match="language model of paper scale"):
+        measure(tmp_path, "paper", said)
+    assert len(said) == 3
+    assert all("num_layers 2 instead of 6" in line for line in said)
+
+    # One that has the size of the paper's, however short, belongs to its scale.
+    first = sorted(names)[0]
+    shutil.copytree(tmp_path / first, tmp_path / "as-large")
+    file = tmp_path / "as-large" / "config.json"
+    config = json.loads(file.read_text())
+    sizes = {"num_layers": 6, "embed_dim": 512, "qk_dim": 512, "v_dim": 512, "num_heads": 8}
+    config["model"] |= {**sizes, "mlp_dim": 2048, "sequence_length": 512}
+    file.write_text(json.dumps(config))
+    said.clear()
+    assert {row["run"] for row in measure(tmp_path, "paper", said)} == {"as-large"}
+    assert {line.split()[3] for line in said} == names
+
+
+def evaluations(
+    attention: str,
+    loss: float,
+    *,
+    seed: int = 0,
+    learning_rate: float = 1e-3,
+    finished: bool = True,
+) -> list[Row]:
+    run = {
+        "run": f"{attention}-{seed}-{learning_rate}",
+        "attention": attention,
+        "group": "6 layers of 512, 1,500 steps, corpus 0123",
+        "precision": "bf16",
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "weight_decay": 0.1,
+        "warmup_steps": 150,
+        "finished": finished,
+        "device": "a device",
+    }
+    return [
+        {
+            **run,
+            "step": step,
+            "tokens": 1e6 * step,
+            "seconds": step,
+            "validation/loss": value,
+            "validation/perplexity": math.exp(value),
+        }
+        for step, value in ((1, loss + 1), (2, loss))
+    ]
+
+
+def section_of(store: Path, rows: list[Row]) -> Section:
+    Tables(store, PAPER).add_measured("fig6", rows)
+    [section] = build(store)
+    return section
+
+
+@pytest.mark.parametrize(
+    ("hyla", "softmax", "linear", "improves", "close"),
+    [
+        (2.30, 2.25, 2.60, REPRODUCED, REPRODUCED),
+        (2.20, 2.25, 2.60, REPRODUCED, REPRODUCED),
+        (2.55, 2.25, 2.60, REPRODUCED, NOT),
+        # The worst by far, and nearer to softmax: what a comparison of distances alone calls close.
+        (3.123, 2.304, 2.246, NOT, NOT),
+        (2.595, 2.25, 2.60, PARTLY, NOT),
+        (2.42, 2.25, 2.60, REPRODUCED, PARTLY),
+    ],
+)
+def test_close_to_softmax_is_not_merely_a_distance(
+    hyla: float, softmax: float, linear: float, improves: str, close: str
+):
+    losses = {"hyla": hyla, "softmax": softmax, "linear": linear}
+    rows = [
+        row
+        for attention, loss in losses.items()
+        for seed, offset in enumerate((-0.01, 0.01))
+        for row in evaluations(attention, loss + offset, seed=seed)
+    ]
+    found = EXPERIMENT.verdicts(Results(setting=PAPER, cells=(), rows=rows, ceilings={}))
+    assert {verdict.claim: verdict.status for verdict in found} == {
+        IMPROVES: improves,
+        CLOSE: close,
+    }
+
+
+def test_one_seed_is_said_and_no_more_than_partly(tmp_path: Path):
+    rows = [
+        row
+        for attention, loss in (("hyla", 2.3), ("softmax", 2.25), ("linear", 2.6))
+        for row in evaluations(attention, loss)
+    ]
+    rows += evaluations("hyla", 2.3, seed=1, finished=False)  # not a second one yet
+    section = section_of(tmp_path, rows)
+    assert [verdict.status for verdict in section.verdicts] == [PARTLY, PARTLY]
+    assert all("single seed" in verdict.number for verdict in section.verdicts)
+    assert section.origin == "4 models; device a device"
+
+
+def test_each_method_is_shown_at_its_best_learning_rate(tmp_path: Path):
+    rows = [
+        *evaluations("hyla", 2.3, seed=0),
+        *evaluations("hyla", 2.5, seed=1),
+        *evaluations("hyla", 2.6, learning_rate=3e-3),
+        *evaluations("hyla", 2.0, learning_rate=1e-2, finished=False),
+    ]
+    section = section_of(tmp_path, rows)
+    assert section.table is not None
+    [[_, name, loss, _, seeds]] = section.table.rows
+    assert (name, loss, seeds) == ("HYLA", "2.4000 ± 0.1000", "2")
+    assert section.figure is not None
+    over_tokens = section.figure.panels[0][0]
+    assert isinstance(over_tokens, Lines)
+    [line] = over_tokens.series
+    assert line.y[-1] == pytest.approx(2.4)
