@@ -134,9 +134,11 @@ def _train_rows(shape: Shape) -> Iterator[dict[str, Any]]:
         torch.compiler.reset()
         einsums = time_both(torch.compile(_einsums, dynamic=False), leaves)
     reference = time_both(_reference, leaves) if shape.T <= LONGEST_EINSUM else None
-    constants = [leaf.detach() for leaf in leaves]
     # The backward may have no room on tensor cores where the forward has.
-    plain = [large_head.needs_plain_arithmetic(*x, None) for x in (constants, leaves)]
+    plain = [
+        large_head.needs_plain_arithmetic(q, k, v, None)
+        for q, k, v in ([leaf.detach() for leaf in leaves], leaves)
+    ]
     products = (FORWARD_PRODUCTS, FORWARD_PRODUCTS + BACKWARD_PRODUCTS)
     for i, name in enumerate(("forward", "fwd+bwd")):
         best = min(times[i] for times in softmax)
