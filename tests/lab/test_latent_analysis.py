@@ -88,6 +88,12 @@ def test_runs_of_several_tasks_share_tables(runs, tmp_path):
         decoding["predictor"]
     )
     assert decoding["value"].between(0, 1).all()
+    splits = decoding.groupby("task")["split"].unique()
+    assert set(splits["sraven"]) == {"test_unpermuted", "ood_unpermuted"}
+    assert set(splits["fuzzy"]) == {
+        f"{side}_fixed_{what}" for side in ("test", "ood") for what in ("query", "context")
+    }
+    assert (tmp_path / subjects[0].name / "decoding-ood_fixed_context.png").is_file()
     account = json.loads((tmp_path / "analysis.json").read_text())
     assert [s["attention"] for s in account["subjects"]] == ["hyla", "hyla"]
     assert account["subjects"][0]["checkpoint_step"] == 24
