@@ -111,14 +111,17 @@ def geometry(subject: Subject) -> list[Row]:
 
 
 def _shown_codes(subject: Subject) -> list[Row]:
-    """Embed the codes of every layer in the plane, and take some of the last as they are."""
+    """Embed the codes of every layer in the plane; keep those that Figure A8 shows as they are."""
     points = subject.measuring.size(smoke=48, laptop=400, paper=800)
+    embedded = _rows(embedding_table(subject.codes, points=points), what="embedding")
+    if subject.study.continuous or subject.attention != "softmax":
+        return embedded
     final = subject.codes.where(layer=subject.codes.layers[-1])
     names = {subject.study.operation: "first"}
     samples = sample_codes(final, subject.study.operation, per_value=8)
     means = mean_codes(final, subject.study.operation)
     return [
-        *_rows(embedding_table(subject.codes, points=points), what="embedding"),
+        *embedded,
         *_rows(samples.rename(columns=names), what="sample"),
         *_rows(means.rename(columns=names), what="mean"),
     ]
