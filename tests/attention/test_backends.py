@@ -21,7 +21,10 @@ OWN_PHI = AttentionSpec(normalisation="rms_head", value="hidden", phi=torch.sin)
         pytest.param(SOFTMAX_TWICE, {}, "by name and one at a time", id="composition"),
         pytest.param(OWN_PHI, {}, "by name and one at a time", id="own-phi"),
         pytest.param(
-            "hyla", {"code_multiplier": torch.ones(5, 5)}, r"attention dropout", id="dropout"
+            "softmax", {"code_multiplier": torch.ones(5, 5)}, r"attention dropout", id="dropout"
+        ),
+        pytest.param(
+            "hyla", {"code_multiplier": torch.ones(3, 5, 5)}, "that the heads share", id="per-head"
         ),
         pytest.param(
             "hyla",
@@ -42,7 +45,7 @@ def handed(monkeypatch):
     """Stand in for the kernel: computes by the reference, and keeps what it was handed."""
     calls = []
 
-    def kernel(name, q, k, v, *, bias, padding, packing, formula):
+    def kernel(name, q, k, v, *, bias, padding, multiplier, packing, formula):
         calls.append((bias, padding, formula.phi))
         mask = None if padding is None else padding[:, None, None, :]
         spec = AttentionSpec(

@@ -165,7 +165,7 @@ def test_every_plan_computes_the_same(queries, keys):
     case = Case(8, 32, 70, 40, causal=True)
     (q, k, v, _), _, _ = draw(case)
     plan = TensorCorePlan(queries=queries, keys=keys, warps=queries // 16 * 2)
-    given = (q, k, v, None, None, None, case.formula)
+    given = (q, k, v, None, None, None, None, case.formula)
     got = large_head.forward(*given, plan=plan)
     torch.testing.assert_close(got, large_head.forward(*given))
 
@@ -387,7 +387,7 @@ def test_large_shapes_that_do_not_fit_say_so():
     formula = Case(64, 128, 4, 4).formula
     for heads, fits in ((64, False), (32, True)):
         q = torch.zeros(1, 4, heads, 128, dtype=torch.bfloat16, requires_grad=True)
-        reason = large_head.why_unsupported(q, q, q, None, None, None, formula)
+        reason = large_head.why_unsupported(q, q, q, None, None, None, None, formula)
         assert (reason is None) == fits
     with pytest.raises(ValueError, match="64 heads of D = 128 do not fit"):
         fused_attention("large_head", *[torch.zeros(1, 4, 64, 128)] * 3, formula=formula)
@@ -443,7 +443,8 @@ def test_decoding(case):
     want = exact(case, *double, padding)
     if padding is not None:  # what is padded may hold anything
         k, v = (x.masked_fill(~padding[:, :, None, None], float("nan")) for x in (k, v))
-    options = {"bias": bias, "padding": padding, "packing": None, "formula": case.formula}
+    options = {"bias": bias, "padding": padding, "formula": case.formula}
+    options |= {"multiplier": None, "packing": None}
     assert choose_kernel(q, k, v, **options) == ("decode", "")
     got = fused_attention("decode", q, k, v, bias=bias, padding=padding, formula=case.formula)
     unit = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]

@@ -18,6 +18,7 @@ from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.small_head import Plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
+from hyla.nn import MultiHeadAttention
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None or not sys.platform.startswith("linux"),
@@ -55,6 +56,7 @@ class Case:
     biases: int = 0  # 0: no bias
     causal: bool = False
     padding: bool = False
+    multipliers: int = 0  # 0: none
     normalisation: str = "rms_head"
     value: str = "hidden"
     phi: str = "relu"
@@ -68,6 +70,7 @@ class Case:
             [
                 f"H{self.H}D{self.D}Tq{self.Tq}Tk{self.Tk}B{self.B}G{self.lanes}R{self.rows}",
                 *([f"bias{self.biases}"] if self.biases else []),
+                *([f"multiplier{self.multipliers}"] if self.multipliers else []),
                 *(self.normalisation, self.value, self.phi, *flags, str(self.dtype)[6:]),
             ]
         )
@@ -99,10 +102,18 @@ CASES = [
     Case(8, 8, 5, 9, lanes=4, rows=2, value="linear", normalisation="none", biases=1, B=9),
     Case(8, 8, 5, 9, lanes=4, rows=4, value="linear", normalisation="none", padding=True),
     Case(1, 16, 15, 17, rows=2, biases=2, B=2, value="linear"),
+    # A multiplier of the code, shared like a bias and not.
+    Case(8, 2, 9, 9, rows=4, multipliers=1, phi="gelu"),
+    Case(16, 4, 17, 15, lanes=4, rows=2, biases=1, B=6, multipliers=3, causal=True),
+    Case(12, 4, 5, 9, lanes=4, rows=2, B=4, multipliers=4, padding=True, phi="silu"),
+    Case(8, 4, 6, 5, lanes=2, rows=2, multipliers=2, normalisation="none"),
+    Case(8, 2, 9, 9, lanes=2, rows=4, value="linear", biases=2, B=4, multipliers=1),
+    Case(8, 2, 6, 7, value="linear", normalisation="none", multipliers=1, prefetch=True),
     # bfloat16 in and out, float32 inside.
     Case(16, 4, 17, 17, lanes=4, rows=2, biases=1, B=9, dtype=torch.bfloat16),
     Case(3, 3, 5, 6, lanes=2, causal=True, dtype=torch.bfloat16),
     Case(8, 2, 6, 7, rows=4, padding=True, phi="silu", prefetch=True, dtype=torch.bfloat16),
+    Case(8, 2, 6, 7, rows=4, multipliers=2, phi="silu", dtype=torch.bfloat16),
 ]
 
 
@@ -122,6 +133,15 @@ def draw(case, seed=0):
 SCALE, EPS = 0.7, 1e-6
 
 
+def multiplier_of(case):
+    """Like attention dropout: some pairs out, the others louder, each by its own amount."""
+    if not case.multipliers:
+        return None
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.rand(case.multipliers, case.Tq, case.Tk, generator=generator)
+    return (drawn > 0.3) * (1 + drawn)
+
+
 def reference(case, q, k, v, bias, padding):
     spec = AttentionSpec(normalisation=case.normalisation, value=case.value, phi=case.phi)
     mask = torch.ones(1, 1, case.Tq, case.Tk, dtype=torch.bool)
@@ -131,7 +151,11 @@ def reference(case, q, k, v, bias, padding):
         mask = mask & padding[:, None, None]
     if bias is not None:
         bias = bias.repeat_interleave(case.B // case.biases, dim=0)
-    return reference_attention(q, k, v, spec=spec, scale=SCALE, eps=EPS, bias=bias, mask=mask)[0]
+    multiplier = multiplier_of(case)
+    if multiplier is not None:
+        multiplier = multiplier.repeat_interleave(case.B // case.multipliers, dim=0)[:, None]
+    options = {"bias": bias, "mask": mask, "code_multiplier": multiplier}
+    return reference_attention(q, k, v, spec=spec, scale=SCALE, eps=EPS, **options)[0]
 
 
 def fused(case, q, k, v, bias, padding):
@@ -143,7 +167,8 @@ def fused(case, q, k, v, bias, padding):
         eps=EPS,
         causal=case.causal,
     )
-    options = {"bias": bias, "padding": padding, "deterministic": case.deterministic}
+    options = {"bias": bias, "padding": padding, "multiplier": multiplier_of(case)}
+    options["deterministic"] = case.deterministic
     return fused_attention("small_head", q, k, v, formula=formula, **options)
 
 
@@ -273,7 +298,7 @@ def test_torch_accepts_the_operator(monkeypatch):
     use_plan(monkeypatch, PLAIN)
     (q, k, v, bias), _, _ = draw(PLAIN)
     tensors = [x.requires_grad_() for x in (q, k, v, bias)]
-    masks = (None, None, None, 0, 0)  # padding and packing
+    masks = (None, None, None, None, 0, 0)  # padding, multiplier and packing
     options = ("small_head", "rms_head", "hidden", "relu", SCALE, EPS, False, False)
     torch.library.opcheck(torch.ops.hyla.fused_attention.default, (*tensors, *masks, *options))
 
@@ -300,6 +325,23 @@ def test_autocast_gradients_come_back_in_the_dtype_of_the_leaves(monkeypatch):
     assert q.grad.dtype == bias.grad.dtype == torch.float32
 
 
+def test_dropout_of_a_layer_runs_in_the_kernel():
+    layer = MultiHeadAttention(12, 3, dropout=0.5, backend="fused")
+    plain = MultiHeadAttention(12, 3, dropout=0.5, backend="reference")
+    plain.load_state_dict(layer.state_dict())
+    # A population: weights in common here, but data and what is dropped of each member's own.
+    x, noise = torch.randn(3, 2, 5, 12), torch.rand(3, 5, 5)
+
+    def together(one):
+        output = torch.func.vmap(lambda x, noise: one(x, dropout_noise=noise))(x, noise)
+        loss = output.square().mean()
+        return output, *torch.autograd.grad(loss, list(one.parameters()))
+
+    torch.testing.assert_close(together(layer), together(plain), rtol=1e-3, atol=1e-4)
+    alone = torch.stack([plain(x[i], dropout_noise=noise[i]) for i in range(3)])
+    torch.testing.assert_close(together(layer)[0], alone, rtol=1e-4, atol=1e-5)
+
+
 def formula(**changes):
     member = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
     return Formula(**{"scale": 1.0, "eps": 1e-6, "causal": False, **member, **changes})
@@ -314,6 +356,9 @@ def formula(**changes):
         ("must divide the batch", {"bias": torch.zeros(3, 4, 3, 3)}),
         (r"\[Bb, H, Tq, Tk\]", {"bias": torch.zeros(4, 3, 3)}),
         ("boolean", {"padding": torch.ones(2, 3)}),
+        (r"\[Bm, Tq, Tk\]", {"multiplier": torch.ones(2, 4, 3, 3)}),
+        ("must divide the batch", {"multiplier": torch.ones(3, 3, 3)}),
+        ("no gradient", {"multiplier": torch.ones(1, 3, 3, requires_grad=True)}),
         ("softmax", {"formula": formula(normalisation="softmax")}),
         ("deep", {"formula": formula(value="deep")}),
         ("tanh", {"formula": formula(phi="tanh")}),

@@ -50,7 +50,7 @@ def einsums(q, k, v, bias=None, padding=None, *, causal=False, normalisation, va
 
 def fused(q, k, v, bias=None, padding=None, *, causal=False, deterministic=False, **member):
     formula = Formula(scale=SCALE, eps=EPS, causal=causal, **member)
-    masks = {"bias": bias, "padding": padding, "packing": None}
+    masks = {"bias": bias, "padding": padding, "multiplier": None, "packing": None}
     kernel, reason = choose_kernel(q, k, v, **masks, formula=formula)
     assert kernel is not None, reason
     return fused_attention(kernel, q, k, v, **masks, formula=formula, deterministic=deterministic)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from kernel_checks import HYLA, assert_as_good_as_torch, fused, normal, with_gradients
 
+from hyla.attention import attention
 from hyla.attention.kernels import small_head
 from hyla.attention.kernels.formula import PHIS
 from hyla.attention.kernels.small_head import Plan
@@ -41,6 +42,24 @@ def test_every_member_of_the_family_with_masks(normalisation, value, phi):
         padding[0] = False
         member = {"normalisation": normalisation, "value": value, "phi": phi}
         assert_as_good_as_torch((q, k, v, None), padding, **member, causal=causal)
+
+
+@pytest.mark.parametrize("preset", ["hyla", "hyla_minus_rmshead", "linear", "linear_rmshead"])
+def test_attention_dropout(preset):
+    torch.manual_seed(10)
+    given = [normal(6, 36, 16, 4).requires_grad_() for _ in "qkv"]
+    given.append(normal(1, 16, 36, 36).requires_grad_())
+    multiplier, weight = (torch.rand(36, 36, device="cuda") > 0.1) / 0.9, normal(6, 36, 16, 4)
+
+    def with_backend(backend):
+        q, k, v, bias = given
+        options = {"bias": bias, "code_multiplier": multiplier, "backend": backend}
+        output = attention(q, k, v, attention=preset, **options)
+        return output, *torch.autograd.grad((output * weight).sum(), given)
+
+    torch.testing.assert_close(
+        with_backend("fused"), with_backend("reference"), rtol=1e-4, atol=1e-4
+    )
 
 
 PLANS = [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 2), (16, 1)]

@@ -47,12 +47,14 @@ def try_fused(
         return "the kernels know normalisations and φ by name and one at a time"
     if value_weight is not None:
         return "the deep value network has no kernel"
-    if code_multiplier is not None:
-        return "a code multiplier (attention dropout) has no kernel"
+    if code_multiplier is not None and not _is_shared_by_heads(code_multiplier):
+        return "of code multipliers only those that the heads share"
     other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))
     if other is not None and packing is None:
         why_unsupported, attend = other
         reason = why_unsupported(q, k, bias=bias, mask=mask, causal=causal)
+        if code_multiplier is not None:
+            reason = "a code multiplier (attention dropout) needs a kernel of ours"
         if reason is None:
             return attend(q, k, v, causal=causal, scale=scale)
         if spec.normalisation == "softmax" or q.shape[-1] >= linear.MIN_WIDTH:
@@ -79,6 +81,9 @@ def try_fused(
         "padding": None
         if mask is None
         else _with_batch_axis(mask)[:, 0, 0].expand(len(q), k.shape[1]),
+        "multiplier": None
+        if code_multiplier is None
+        else _with_batch_axis(code_multiplier)[:, 0].expand(-1, *pairwise[1:]),
         "packing": packing,
         "formula": formula,
     }
@@ -104,6 +109,10 @@ def say_once(reason: str) -> None:
 
 def _is_padding(mask: Tensor) -> bool:
     return mask.ndim == 1 or (mask.ndim in (2, 3, 4) and set(mask.shape[-3:-1]) <= {1})
+
+
+def _is_shared_by_heads(multiplier: Tensor) -> bool:
+    return multiplier.ndim < 3 or multiplier.shape[-3] == 1
 
 
 def _with_batch_axis(x: Tensor) -> Tensor:

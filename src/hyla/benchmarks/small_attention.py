@@ -179,8 +179,8 @@ def one_pass(pass_name: str, leaves: list[Tensor], plan: Plan) -> Callable[[], o
     bias = rest[0] if rest else None
     formula = _formula(0.5)
     if pass_name == "forward":
-        return partial(small_head.forward, q, k, v, bias, None, None, formula, plan=plan)
-    given = (torch.randn_like(q), q, k, v, bias, None, formula)
+        return partial(small_head.forward, q, k, v, bias, None, None, None, formula, plan=plan)
+    given = (torch.randn_like(q), q, k, v, bias, None, None, formula)
     if pass_name == "key":
         return partial(small_head.key_gradient, *given, plan=plan)
     return partial(

@@ -124,4 +124,6 @@ def find_kernel(case: Case, device: torch.device) -> tuple[str | None, str]:
         eps=1e-6,
         causal=case.causal,
     )
-    return choose_kernel(q, k, v, bias=bias, padding=None, packing=None, formula=formula)
+    return choose_kernel(
+        q, k, v, bias=bias, padding=None, multiplier=None, packing=None, formula=formula
+    )

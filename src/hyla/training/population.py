@@ -115,6 +115,7 @@ class Population:
         self._evaluation_samplers: dict[tuple[str, int], Sampler] = {}
         self._graph: torch.cuda.CUDAGraph | None = None
         self._beside = beside
+        self._stream: torch.cuda.Stream | None = None
 
     # --- training -------------------------------------------------------------------------------
 
@@ -202,19 +203,22 @@ class Population:
     def _capture(self) -> None:
         """Record one step as a CUDA graph, without taking it."""
         before = {name: tensor.clone() for name, tensor in self.state().items()}
-        side_stream = torch.cuda.Stream(self.device)
-        side_stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side_stream):
+        # Populations that take turns can work in the same memory, and on the same stream: cuBLAS
+        # keeps a workspace for each that it has seen.
+        neighbour = None if self._beside is None else self._beside._graph
+        pool = None if neighbour is None else neighbour.pool()
+        stream = None if self._beside is None else self._beside._stream
+        stream = torch.cuda.Stream(self.device) if stream is None else stream
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
             for _ in range(3):  # compiles, and lets the allocator settle
                 self._train_step()
-        torch.cuda.current_stream(self.device).wait_stream(side_stream)
+        torch.cuda.current_stream(self.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Populations that take turns can work in the same memory.
-        neighbour = None if self._beside is None else self._beside._graph
-        with torch.cuda.graph(graph, pool=None if neighbour is None else neighbour.pool()):
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
             self._train_step()
         self.load_state(before)
-        self._graph = graph
+        self._graph, self._stream = graph, stream
         torch.cuda.empty_cache()  # what the rehearsal took; the graph has memory of its own
 
     # --- evaluation -----------------------------------------------------------------------------

@@ -30,6 +30,7 @@ def why_unsupported(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     packing: Packing | None,
     formula: Formula,
 ) -> str | None:
@@ -38,8 +39,8 @@ def why_unsupported(
     if reason is not None:
         return reason
     heads, width = q.shape[2:]
-    if q.shape[1] != 1 or packing is not None:
-        return "it takes one query per sequence"
+    if q.shape[1] != 1 or packing is not None or multiplier is not None:
+        return "it takes one query per sequence and no code multiplier"
     if needs_gradient(q, k, v, bias):
         return "decoding has no gradient"
     if k.shape != v.shape:
@@ -65,6 +66,7 @@ def forward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: None,
     packing: None,
     formula: Formula,
 ) -> Tensor:

@@ -45,6 +45,7 @@ def why_unsupported(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     packing: Packing | None,
     formula: Formula,
 ) -> str | None:
@@ -55,6 +56,8 @@ def why_unsupported(
     reason = formula.why_unsupported(VALUES)
     if reason is not None:
         return reason
+    if multiplier is not None:
+        return "a code multiplier (attention dropout) is for heads up to 16"
     heads, width = q.shape[2:]
     if k.shape != v.shape:
         return f"values must be as wide as keys, got k {tuple(k.shape)} and v {tuple(v.shape)}"
@@ -140,6 +143,7 @@ def forward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: None,
     packing: Packing | None,
     formula: Formula,
     *,
@@ -163,6 +167,7 @@ def backward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: None,
     packing: Packing | None,
     formula: Formula,
     *,

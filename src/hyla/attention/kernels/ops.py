@@ -9,7 +9,11 @@ from torch import Tensor
 
 from hyla.attention.kernels import decode, large_head, small_head
 from hyla.attention.kernels.formula import Formula
-from hyla.attention.kernels.gradients import under_torch_func_grad, why_not_forward_mode
+from hyla.attention.kernels.gradients import (
+    needs_gradient,
+    under_torch_func_grad,
+    why_not_forward_mode,
+)
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.precision import in_autocast_dtype
 
@@ -28,12 +32,13 @@ def choose_kernel(
     *,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     packing: Packing | None,
     formula: Formula,
 ) -> tuple[str | None, str]:
     """Return the kernel for a call, and if there is none, why."""
-    arguments = (q, k, v, bias, padding, packing, formula)
-    reason = why_not_forward_mode(q, k, v, bias)
+    arguments = (q, k, v, bias, padding, multiplier, packing, formula)
+    reason = _why_not_differentiable(q, k, v, bias, multiplier)
     if reason is not None:
         return None, reason
     if q.shape[1] == 1 and decode.why_unsupported(*arguments) is None:
@@ -46,6 +51,14 @@ def choose_kernel(
     return "large_head_plain" if plain else name, ""
 
 
+def _why_not_differentiable(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, multiplier: Tensor | None
+) -> str | None:
+    if multiplier is not None and needs_gradient(multiplier):
+        return "the code multiplier has no gradient in the kernels"
+    return why_not_forward_mode(q, k, v, bias)
+
+
 def fused_attention(
     kernel: str,
     q: Tensor,
@@ -54,6 +67,7 @@ def fused_attention(
     *,
     bias: Tensor | None = None,
     padding: Tensor | None = None,
+    multiplier: Tensor | None = None,
     packing: Packing | None = None,
     formula: Formula,
     deterministic: bool = False,
@@ -61,10 +75,11 @@ def fused_attention(
     """Fused attention of q [B, Tq, H, D] over k and v [B, Tk, H, D], differentiable once.
 
     `bias` [Bb, H, Tq, Tk] is added to the scaled scores; each run of B / Bb consecutive batch
-    elements shares one. `padding` [B, Tk] is True where a key may be attended to. With `packing`,
-    B is 1 and the tokens are those of several sequences, which do not see each other. Causality
-    lets the last query see the last key, the one before it all but the last, and so on. A masked
-    pair contributes nothing and receives no gradient.
+    elements shares one. `padding` [B, Tk] is True where a key may be attended to. `multiplier`
+    [Bm, Tq, Tk], a constant, multiplies the codes of a pair in all heads and is shared like a bias.
+    With `packing`, B is 1 and the tokens are those of several sequences, which do not see each
+    other. Causality lets the last query see the last key, the one before it all but the last, and
+    so on. A masked pair contributes nothing and receives no gradient.
 
     Sums are float32. Under autocast, q, k and v are cast to its dtype. The gradient of the bias
     and, for large heads, of q are added up atomically unless `deterministic` (or torch's global
@@ -74,8 +89,9 @@ def fused_attention(
     beforehand.
     """
     q, k, v = (in_autocast_dtype(x) for x in (q, k, v))
-    reason = why_not_forward_mode(q, k, v, bias) or KERNELS[kernel].why_unsupported(
-        q, k, v, bias, padding, packing, formula
+    reason = _why_not_differentiable(q, k, v, bias, multiplier)
+    reason = reason or KERNELS[kernel].why_unsupported(
+        q, k, v, bias, padding, multiplier, packing, formula
     )
     if reason is not None:
         raise ValueError(f"the fused {kernel} kernel cannot run here: {reason}")
@@ -86,7 +102,7 @@ def fused_attention(
         packed = (*starts, packing.longest_query, packing.longest_key)
     run = _FunctionalAttention.apply if under_torch_func_grad() else _attention
     return run(
-        *(q, k, v, bias, padding, *packed),
+        *(q, k, v, bias, padding, multiplier, *packed),
         *(kernel, formula.normalisation, formula.value, formula.phi),
         *(formula.scale, formula.eps, formula.causal, deterministic),
     )
@@ -101,6 +117,7 @@ def _attention(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     query_starts: Tensor | None,
     key_starts: Tensor | None,
     longest_query: int,
@@ -115,7 +132,7 @@ def _attention(
     deterministic: bool,
 ) -> Tensor:
     return KERNELS[kernel].forward(
-        *(q, k, v, bias, padding),
+        *(q, k, v, bias, padding, multiplier),
         _packing(query_starts, key_starts, longest_query, longest_key),
         Formula(
             normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
@@ -131,6 +148,7 @@ def _attention_backward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     query_starts: Tensor | None,
     key_starts: Tensor | None,
     longest_query: int,
@@ -147,7 +165,7 @@ def _attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """An operator cannot return None: without `bias_gradient`, the last result is empty."""
     dq, dk, dv, dbias = KERNELS[kernel].backward(
-        *(upstream, q, k, v, bias, padding),
+        *(upstream, q, k, v, bias, padding, multiplier),
         _packing(query_starts, key_starts, longest_query, longest_key),
         Formula(
             normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
@@ -187,7 +205,7 @@ def _(upstream, q, k, v, bias, *rest):
 
 
 def _save(ctx, inputs, output):
-    tensors, options = inputs[:7], inputs[7:]
+    tensors, options = inputs[:8], inputs[8:]
     ctx.save_for_backward(*tensors)
     ctx.options = options
 
@@ -197,7 +215,7 @@ def _differentiate(ctx, upstream):
     bias_gradient = saved[3] is not None and ctx.needs_input_grad[3]
     run = _FunctionalGradient.apply if under_torch_func_grad() else _attention_backward
     dq, dk, dv, dbias = run(upstream, *saved, *ctx.options, bias_gradient)
-    unused = [None] * (3 + len(ctx.options))  # padding, the packing, and what is not a tensor
+    unused = [None] * (4 + len(ctx.options))  # what masks, multiplies and packs, and no tensors
     return dq, dk, dv, dbias if bias_gradient else None, *unused
 
 
@@ -254,7 +272,7 @@ def _refuse_packing(starts: Tensor | None) -> None:
 
 
 @_attention.register_vmap
-def _(info, in_dims, q, k, v, bias, padding, *rest):
+def _(info, in_dims, q, k, v, bias, padding, multiplier, *rest):
     _refuse_packing(rest[0])
     size = info.batch_size
     folded = [_fold(x, d, size) for x, d in zip((q, k, v), in_dims[:3], strict=True)]
@@ -262,19 +280,21 @@ def _(info, in_dims, q, k, v, bias, padding, *rest):
     if bias is not None and (in_dims[3] is not None or bias.shape[0] > 1):
         bias = _fold(bias, in_dims[3], size)
     padding = _fold_optional(padding, in_dims[4], size)
-    output = _attention(*folded, bias, padding, *rest)
+    multiplier = _fold_optional(multiplier, in_dims[5], size)
+    output = _attention(*folded, bias, padding, multiplier, *rest)
     return output.unflatten(0, (size, -1)), 0
 
 
 @_attention_backward.register_vmap
-def _(info, in_dims, upstream, q, k, v, bias, padding, *rest):
+def _(info, in_dims, upstream, q, k, v, bias, padding, multiplier, *rest):
     _refuse_packing(rest[0])
     size, given = info.batch_size, (upstream, q, k, v)
     folded = [_fold(x, d, size) for x, d in zip(given, in_dims[:4], strict=True)]
     # Here even a common bias is copied: each member of the vmap has a gradient of its own.
     bias = _fold_optional(bias, in_dims[4], size)
     padding = _fold_optional(padding, in_dims[5], size)
-    *gradients, dbias = _attention_backward(*folded, bias, padding, *rest)
+    multiplier = _fold_optional(multiplier, in_dims[6], size)
+    *gradients, dbias = _attention_backward(*folded, bias, padding, multiplier, *rest)
     gradients = [gradient.unflatten(0, (size, -1)) for gradient in gradients]
     if dbias.numel() == 0:
         return (*gradients, dbias), (0, 0, 0, None)

@@ -13,7 +13,8 @@
 //
 //     Σ_h da[h] s[h] = Σ_d z[d] (Σ_h s G[q,h,d]) + dp[d] (Σ_h s V[k,h,d])
 //
-// A masked pair has r = 0, and with it every contribution and every gradient.
+// A multiplier m of the pair (attention dropout) makes the code a = m·r·s: m·r takes the place of r
+// except where r was differentiated. A masked pair is one with m = 0: no contribution, no gradient.
 //
 // Work is shared out like this. A *tile* is ROWS consecutive tokens of one batch element: queries
 // in `forward` and `query_gradient`, keys in `key_gradient`. A tile belongs to a *team* of LANES
@@ -24,8 +25,8 @@
 //
 // Set by the compiler's command line: PASS, BF16, HEADS, WIDTH (the head size d), LANES, ROWS,
 // PACK, VECTOR (elements per load; divides PACK · WIDTH), THREADS and BLOCKS (how many must fit on
-// a multiprocessor, which caps the registers), PREFETCH, NORMALISED, HIDDEN, PHI, BIASED and
-// BIAS_GRADIENT.
+// a multiprocessor, which caps the registers), PREFETCH, NORMALISED, HIDDEN, PHI, BIASED,
+// BIAS_GRADIENT and MULTIPLIED.
 
 #define PASS_FORWARD 0
 #define PASS_QUERY 1
@@ -47,12 +48,13 @@ struct Arguments {
     const Scalar *q, *k, *v, *upstream;  // [batch, token, head, d]; head and d are contiguous
     const float *bias;                   // [biases, tile, other token, head, row of the tile]
     const unsigned char *padding;        // [batch, key], 0 = masked; null: nothing is masked
+    const float *multiplier;             // [multipliers, query, key]
     Scalar *first, *second;              // forward: O; query pass: dQ; key pass: dK and dV
     float *bias_gradient;                // [slabs, tile, key, head, row of the tile]
     long long q_batch, q_token, k_batch, k_token, v_batch, v_token, upstream_batch, upstream_token;
     int batch, queries, keys;
-    int batch_per_bias;  // so many consecutive batch elements share one bias
-    int reach;           // a query sees the keys up to its own index + reach
+    int batch_per_bias, batch_per_multiplier;  // so many consecutive batch elements share one
+    int reach;                                 // a query sees the keys up to its own index + reach
     float scale, eps;
 };
 
@@ -318,12 +320,12 @@ DEVICE void partial_sums(const float (&s)[LANE_HEADS], const float *v, const flo
 }
 
 // From the sums to what multiplies s, G and V. Hidden: r z, (backward: r dp,) …; linear: r, …;
-// … is, in a normalised backward, the factor by which s is subtracted: r³ Σ_h da s / H.
-DEVICE void factors(const Arguments &a, const float (&x)[SUM_SPACE], bool visible,
+// … is, in a normalised backward, the factor by which s is subtracted: m r³ Σ_h da s / H.
+DEVICE void factors(const Arguments &a, const float (&x)[SUM_SPACE], float multiplier,
                     float (&y)[FACTORS]) {
-    float r = 1.f;
-    if constexpr (NORMALISED) r = rsqrtf(x[SUMS - 1] * (1.f / HEADS) + a.eps);
-    if (!visible) r = 0.f;
+    float norm = 1.f;
+    if constexpr (NORMALISED) norm = rsqrtf(x[SUMS - 1] * (1.f / HEADS) + a.eps);
+    const float r = multiplier * norm;
     float gradient_dot = 0.f;
     if constexpr (HIDDEN) {
 #pragma unroll
@@ -341,7 +343,7 @@ DEVICE void factors(const Arguments &a, const float (&x)[SUM_SPACE], bool visibl
         if constexpr (BACKWARD && NORMALISED) gradient_dot = x[0];
     }
     if constexpr (BACKWARD && NORMALISED) {
-        y[FACTORS - 1] = r * (r * (r * gradient_dot)) * (1.f / HEADS);  // r³ alone may overflow
+        y[FACTORS - 1] = norm * (norm * (r * gradient_dot)) * (1.f / HEADS);  // r³ may overflow
     }
 }
 
@@ -402,6 +404,16 @@ DEVICE void start_scores(const float *bias, float (&s)[ROWS][LANE_HEADS]) {
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) s[row][h] = start[row];
     }
+}
+
+// What multiplies the code of a pair: 0 if it is masked.
+DEVICE float pair_multiplier(const Arguments &a, const Place &place, int query, int key,
+                             bool visible) {
+    if constexpr (MULTIPLIED) {
+        const long long row = place.batch / a.batch_per_multiplier * (long long)a.queries + query;
+        return visible ? __ldg(a.multiplier + row * a.keys + key) : 0.f;
+    }
+    return visible ? 1.f : 0.f;
 }
 
 // The two token streams of the walk, with the next tokens already on their way when PREFETCH is
@@ -471,7 +483,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
 #pragma unroll
         for (int i = 0; i < OWNED; ++i) {
             const int query = place.first + first_owned() + i;
-            factors(a, x[i], seen && query < a.queries && key <= query + a.reach, y[i]);
+            const bool visible = seen && query < a.queries && key <= query + a.reach;
+            factors(a, x[i], pair_multiplier(a, place, query, key, visible), y[i]);
         }
         if constexpr (SUMS > 0) collect<OWNED>(y);
 #pragma unroll
@@ -591,7 +604,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
 #pragma unroll
         for (int i = 0; i < OWNED; ++i) {
             const int query = place.first + first_owned() + i;
-            factors(a, x[i], seen && query < a.queries && key <= query + a.reach, y[i]);
+            const bool visible = seen && query < a.queries && key <= query + a.reach;
+            factors(a, x[i], pair_multiplier(a, place, query, key, visible), y[i]);
         }
         if constexpr (SUMS > 0) collect<OWNED>(y);
         float ds_of_tile[DS];
@@ -657,7 +671,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
 #pragma unroll
         for (int i = 0; i < OWNED; ++i) {
             const int key = place.first + first_owned() + i;
-            factors(a, x[i], owned_live[i] && key <= query + a.reach, y[i]);
+            const bool visible = owned_live[i] && key <= query + a.reach;
+            factors(a, x[i], pair_multiplier(a, place, query, key, visible), y[i]);
         }
         if constexpr (SUMS > 0) collect<OWNED>(y);
 #pragma unroll

@@ -1,7 +1,8 @@
 """Head-mixing attention for many small heads, fused: the host side of `small_head.cu`.
 
 `forward` and `backward` take q, k, v as [B, T, H, D] and a bias as [Bb, H, Tq, Tk], where each
-run of B / Bb consecutive batch elements shares one bias. They neither check nor differentiate:
+run of B / Bb consecutive batch elements shares one bias; likewise a multiplier of the code as
+[Bm, Tq, Tk]. They neither check nor differentiate:
 `why_unsupported` says what they can take, `ops` registers them with torch.
 """
 
@@ -55,6 +56,7 @@ def why_unsupported(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     packing: Packing | None,
     formula: Formula,
 ) -> str | None:
@@ -100,7 +102,12 @@ def why_unsupported(
             "padding must be a boolean [B, Tk], True where a key may be attended to, "
             f"got {padding.dtype} {tuple(padding.shape)}"
         )
-    given = [x for x in (q, k, v, bias, padding) if x is not None]
+    if multiplier is not None:
+        if multiplier.ndim != 3 or multiplier.shape[1:] != (queries, keys):
+            return f"the code multiplier must be [Bm, Tq, Tk], got {tuple(multiplier.shape)}"
+        if multiplier.shape[0] == 0 or batch % multiplier.shape[0] != 0:
+            return f"the multipliers ({multiplier.shape[0]}) must divide the batch ({batch})"
+    given = [x for x in (q, k, v, bias, padding, multiplier) if x is not None]
     if any(x.device != q.device for x in given) or q.device.type not in DEVICES:
         devices = ", ".join(sorted({str(x.device) for x in given}))
         return f"all tensors must be on one CUDA device, got {devices}"
@@ -116,6 +123,7 @@ def forward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     packing: None,
     formula: Formula,
     *,
@@ -123,10 +131,10 @@ def forward(
 ) -> Tensor:
     """Return the output [B, Tq, H, D]."""
     q, k, v = (_with_contiguous_heads(x) for x in (q, k, v))
-    padding = padding.contiguous() if padding is not None else None
+    padding, multiplier = _as_read(padding), _as_read(multiplier, torch.float32)
     plan = plan or choose_plan("forward", q)
     output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    arguments = _arguments(q, k, v, bias, padding, formula)
+    arguments = _arguments(q, k, v, bias, padding, multiplier, formula)
     _launch("forward", plan, formula, arguments, (q, k, v), bias, first=output)
     return output
 
@@ -138,6 +146,7 @@ def backward(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     packing: None,
     formula: Formula,
     *,
@@ -145,7 +154,7 @@ def backward(
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and, if `bias_gradient`, of the bias."""
-    given = (upstream, q, k, v, bias, padding, formula)
+    given = (upstream, q, k, v, bias, padding, multiplier, formula)
     dq, dbias = query_gradient(*given, bias_gradient=bias_gradient, deterministic=deterministic)
     return dq, *key_gradient(*given), dbias
 
@@ -157,6 +166,7 @@ def query_gradient(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     formula: Formula,
     *,
     bias_gradient: bool,
@@ -165,10 +175,10 @@ def query_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients that the queries' pass makes: of q and, if wanted, of the bias."""
     upstream, q, k, v = (_with_contiguous_heads(x) for x in (upstream, q, k, v))
-    padding = padding.contiguous() if padding is not None else None
+    padding, multiplier = _as_read(padding), _as_read(multiplier, torch.float32)
     plan = plan or choose_plan("query", q)
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    arguments = _arguments(q, k, v, bias, padding, formula, upstream)
+    arguments = _arguments(q, k, v, bias, padding, multiplier, formula, upstream)
     mode, slabs = _BIAS_GRADIENT_NONE, None
     if bias is not None and bias_gradient:
         mode, slabs = _bias_gradient_slabs(bias, q.shape[0], plan, deterministic)
@@ -186,17 +196,18 @@ def key_gradient(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     formula: Formula,
     *,
     plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients that the keys' pass makes: of k and v."""
     upstream, q, k, v = (_with_contiguous_heads(x) for x in (upstream, q, k, v))
-    padding = padding.contiguous() if padding is not None else None
+    padding, multiplier = _as_read(padding), _as_read(multiplier, torch.float32)
     plan = plan or choose_plan("key", k)
     dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    arguments = _arguments(q, k, v, bias, padding, formula, upstream)
+    arguments = _arguments(q, k, v, bias, padding, multiplier, formula, upstream)
     _launch("key", plan, formula, arguments, (q, k, v, upstream), bias, first=dk, second=dv)
     return dk, dv
 
@@ -251,6 +262,10 @@ def _packing(heads: int, lanes: int, operands: tuple[Tensor, ...]) -> tuple[int,
     return 1, 1
 
 
+def _as_read(x: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
+    return None if x is None else x.to(dtype or x.dtype).contiguous()
+
+
 def _with_contiguous_heads(x: Tensor) -> Tensor:
     heads, width = x.shape[2:]
     contiguous = (width == 1 or x.stride(3) == 1) and (heads == 1 or x.stride(2) == width)
@@ -302,14 +317,16 @@ class Arguments(ctypes.Structure):
     """`struct Arguments` of the kernel, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "upstream", "bias", "padding")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "upstream")),
+        *((name, ctypes.c_void_p) for name in ("bias", "padding", "multiplier")),
         *((name, ctypes.c_void_p) for name in ("first", "second", "bias_gradient")),
         *(
             (f"{name}_{axis}", ctypes.c_longlong)
             for name in ("q", "k", "v", "upstream")
             for axis in ("batch", "token")
         ),
-        *((name, ctypes.c_int) for name in ("batch", "queries", "keys", "batch_per_bias", "reach")),
+        *((name, ctypes.c_int) for name in ("batch", "queries", "keys")),
+        *((name, ctypes.c_int) for name in ("batch_per_bias", "batch_per_multiplier", "reach")),
         ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
     )
@@ -321,6 +338,7 @@ def _arguments(
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
+    multiplier: Tensor | None,
     formula: Formula,
     upstream: Tensor | None = None,
 ) -> Arguments:
@@ -338,6 +356,9 @@ def _arguments(
     arguments.scale, arguments.eps = formula.scale, formula.eps
     if padding is not None:
         arguments.padding = padding.data_ptr()
+    if multiplier is not None:
+        arguments.multiplier = multiplier.data_ptr()
+        arguments.batch_per_multiplier = q.shape[0] // multiplier.shape[0]
     return arguments
 
 
@@ -349,6 +370,7 @@ def _macros(
     *,
     biased: bool,
     bias_gradient: int,
+    multiplied: bool,
 ) -> Mapping[str, int]:
     heads, width = operands[0].shape[2:]
     pack, vector = _packing(heads, plan.lanes, operands)
@@ -368,6 +390,7 @@ def _macros(
         **formula.macros(),
         "BIASED": int(biased),
         "BIAS_GRADIENT": bias_gradient,
+        "MULTIPLIED": int(multiplied),
     }
 
 
@@ -400,7 +423,13 @@ def _launch(
         tiled_bias = _tile_bias(bias, plan.rows, own_keys=pass_name == "key")
         arguments.bias = tiled_bias.data_ptr()
     macros = _macros(
-        pass_name, plan, formula, operands, biased=bias is not None, bias_gradient=mode
+        pass_name,
+        plan,
+        formula,
+        operands,
+        biased=bias is not None,
+        bias_gradient=mode,
+        multiplied=arguments.multiplier is not None,
     )
     kernel = load_kernel(
         read_sources("phi.cuh", "small_head.cu"), "small_head", macros, first.device
