@@ -10,7 +10,7 @@ from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED
 from hyla.lab.grids import METHODS
 from hyla.lab.pages import write_all
 from hyla.lab.report import Section, build
-from hyla.lab.results import Tables
+from hyla.lab.results import MEMBER, Tables
 from hyla.lab.selection import Estimate
 from hyla.lab.setting import Setting
 from hyla.lab.sweep import Method
@@ -124,6 +124,30 @@ def test_a_single_seed_elsewhere_does_not_matter(tmp_path: Path):
     assert boost.status == PARTLY
     [printed] = [v for claim, v in verdicts.items() if "printed numbers" in claim]
     assert "standard errors (ours and the paper's combined)" in printed.number
+
+
+def test_the_scores_behind_a_mean_are_listed(tmp_path: Path):
+    write_models(tmp_path, "tableA1", on_sraven(plain))
+    models = sections_of(tmp_path)["tableA1"].models
+    assert models is not None
+    column = models.columns.index("OOD of each seed")
+    assert {row[column] for row in models.rows} == {"60.0, 58.3, 61.7", "50.0, 48.3, 51.7"}
+
+
+def test_unknown_terms_count_wherever_they_were_measured(tmp_path: Path):
+    def at_64(method: Method) -> Estimate | None:
+        config = method.config
+        asked = (config.model.attention, config.task.sequence_length)
+        return Estimate(0.9, 0.01) if asked == ("hyla", 64) else None
+
+    tables = write_models(tmp_path, "figA3", at_64)
+    rows = tables.measured("models-fuzzy")
+    for row, score in zip(rows, [0.6] * 3 + [0.1] * (len(rows) - 3), strict=True):
+        row["unknown_terms/r2"] = score
+    tables.add_measured("models-fuzzy", rows, key=("method", *MEMBER))
+    [verdict] = sections_of(tmp_path)["figA3"].verdicts
+    assert verdict.status == PARTLY
+    assert "from 0.10 to 0.60; 2 of 3 methods and settings fail" in verdict.number
 
 
 def test_counts_need_no_seeds(tmp_path: Path):

@@ -160,6 +160,7 @@ def _models_table(experiment: Experiment, results: Results) -> Table | None:
     columns: dict[str, list[str]] = {
         "method": [titles[method_key(cell.config)] for cell in results.cells],
         "OOD": [_score(cell.ood) for cell in results.cells],
+        "OOD of each seed": [_of_each_seed(cell) for cell in results.cells],
         "seen": [_score(cell.seen) for cell in results.cells],
         "unknown terms": [_score(c.score(f"unknown_terms/{c.headline}")) for c in results.cells],
         "best possible OOD": [_score(results.ceiling(cell)) for cell in results.cells],
@@ -182,6 +183,13 @@ def _models_table(experiment: Experiment, results: Results) -> Table | None:
 
 def _score(value: Any) -> str:
     return "" if value is None or math.isnan(value.mean) else percent(value)
+
+
+def _of_each_seed(cell: Cell) -> str:
+    """List the scores behind a mean: some runs sit on a plateau that others have left."""
+    metric = f"ood/{cell.headline}"
+    scores = {row["seed"]: row[metric] for row in cell.picked if row.get(metric) is not None}
+    return ", ".join(f"{100 * scores[seed]:.1f}" for seed in sorted(scores)) * (len(scores) > 1)
 
 
 def _loss(cell: Cell) -> str:

@@ -39,16 +39,17 @@ def _figure(results: Results) -> Figure | None:
 
 
 def _verdicts(results: Results) -> list[Verdict]:
-    unknown = _by_setting(results, "unknown_terms/r2")
-    scores = [score for group in unknown for score in group]
-    spreads = [max(group) - min(group) for group in _by_setting(results, "test/r2")]
+    scores = [score for group in _by_setting(results, "unknown_terms/r2") for score in group]
+    known = [group for group in _by_setting(results, "test/r2") if len(group) == len(METHODS)]
+    spreads = [max(group) - min(group) for group in known]
     verdicts = []
     if scores:
+        fails = [score < _FAILS_BELOW for score in scores]
         verdicts += share(
             "None of the models can solve functions of unknown terms.",
-            [score < _FAILS_BELOW for score in scores],
-            f"R² on unknown terms from {min(scores):.2f} to {max(scores):.2f} over {len(scores)} "
-            f"settings (fails: below {_FAILS_BELOW})",
+            fails,
+            f"R² on unknown terms from {min(scores):.2f} to {max(scores):.2f}; {sum(fails)} of "
+            f"{len(fails)} methods and settings fail (below {_FAILS_BELOW})",
         )
     if spreads:
         verdicts += share(
@@ -61,14 +62,14 @@ def _verdicts(results: Results) -> list[Verdict]:
 
 
 def _by_setting(results: Results, metric: str) -> list[list[float]]:
-    """Return the scores of the methods for each length and fraction at which all were measured."""
+    """Return the scores of the methods for each length and fraction."""
     groups: dict[tuple[int, float], list[float]] = {}
     for cell in results.cells:
         score = cell.score(metric)
         if score is not None:
             key = (cell.get("task__sequence_length"), cell.get("task__held_out_fraction"))
             groups.setdefault(key, []).append(score.mean)
-    return [scores for scores in groups.values() if len(scores) == len(METHODS)]
+    return list(groups.values())
 
 
 EXPERIMENT = Experiment(
