@@ -49,12 +49,12 @@ class Subject:
     """A trained model under study."""
 
     def __init__(
-        self, measuring: Measuring, cell: Cell, row: Row, model: Transformer, *, first: bool
+        self, measuring: Measuring, cell: Cell, row: Row, model: Transformer, *, best: bool
     ):
         self.measuring = measuring
         self.model = model
-        self.first = first
-        """Whether it is the first of its method, whose codes are shown."""
+        self.best = best
+        """Whether it is its method's best on validation, whose codes are shown."""
         self.attention: str = str(cell.config.model.attention)
         self.seed: int = row["seed"]
         self.study: Study = study_of(cell.config.build_task())
@@ -81,7 +81,7 @@ def _measured(measure: Callable[[Subject], list[Row]], measuring: Measuring) -> 
         {"attention": subject.attention, "seed": subject.seed, **row}
         for cell in measuring.cells
         for i, (row, model) in enumerate(measuring.models(cell))
-        for subject in [Subject(measuring, cell, row, model, first=i == 0)]
+        for subject in [Subject(measuring, cell, row, model, best=i == 0)]
         for row in measure(subject)
     ]
 
@@ -105,9 +105,9 @@ def _rows(table: "pandas.DataFrame", **columns: Any) -> list[Row]:
 
 
 def geometry(subject: Subject) -> list[Row]:
-    """Measure how codes lie to each other; of the first model, also keep some to be shown."""
+    """Measure how codes lie to each other; of the best model, also keep some to be shown."""
     rows = _clusters(subject) + _similarities(subject)
-    return rows + _shown_codes(subject) if subject.first else rows
+    return rows + _shown_codes(subject) if subject.best else rows
 
 
 def _shown_codes(subject: Subject) -> list[Row]:
@@ -172,12 +172,7 @@ def decoding(subject: Subject) -> list[Row]:
 
 
 def swapping(subject: Subject) -> list[Row]:
-    """Give every operation's code to every other, and compare with controls.
-
-    Of the first model alone: on a CPU, it takes minutes at the paper's size.
-    """
-    if not subject.first:
-        return []
+    """Give every operation's code to every other, and compare with controls."""
     swaps = Swaps(
         subject.model,
         subject.study,

@@ -85,16 +85,19 @@ def matrix(
     label: str,
     value_range: tuple[float, float] | None = None,
 ) -> Heatmap:
-    """Return the rows as a matrix; what was not measured is a gap. Rules have their usual order."""
+    """Return the rows as a matrix, averaged over seeds; what was not measured is a gap.
+
+    Rules have their usual order.
+    """
     names, columns = (_in_order({r[key] for r in rows}) for key in (row, column))
-    by_place = {(r[row], r[column]): r[value] for r in rows}
-    gap = float("nan")
+
+    def at(name: Any, other: Any) -> float:
+        mean = mean_of([r for r in rows if (r[row], r[column]) == (name, other)], value)
+        return float("nan") if mean is None else mean.mean
+
     return Heatmap(
         title=title,
-        values=[
-            [gap if by_place.get((n, c)) is None else by_place[n, c] for c in columns]
-            for n in names
-        ],
+        values=[[at(name, other) for other in columns] for name in names],
         rows=[str(name) for name in names],
         columns=[str(column) for column in columns],
         label=label,

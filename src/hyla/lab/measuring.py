@@ -41,19 +41,17 @@ class Measuring:
         """Return the number for the scale."""
         return {"smoke": smoke, "laptop": laptop, "paper": paper}[self.setting.scale]
 
-    def models(self, cell: Cell, *, most: int | None = None) -> Iterator[tuple[Row, Transformer]]:
-        """Yield the cell's picked models, seed by seed, whose checkpoints are under `root`.
+    def models(self, cell: Cell) -> Iterator[tuple[Row, Transformer]]:
+        """Yield the cell's picked models whose checkpoints are under `root`, best first.
 
-        `most` limits their number. What was trained elsewhere may have left its scores alone.
+        What was trained elsewhere may have left its scores alone.
         """
-        found = 0
-        for row in sorted(cell.picked, key=lambda row: row["seed"]):
+        for row in sorted(cell.picked, key=cell.validated, reverse=True):
             path = self.root / row["run"]
-            if path.exists() and (most is None or found < most):
+            if path.exists():
                 wanted = {name: row[name] for name in MEMBER}
                 member = read_run(path).members.index(wanted)
                 yield row, load_model(path, member, device=self.device)[0]
-                found += 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ twice. Figures and the report are made from these tables alone.
 
 import dataclasses
 import functools
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from hyla.lab.csv_table import read_csv, write_csv
-from hyla.lab.selection import HYPERPARAMETERS, Estimate, best_setting, estimate, setting_of
+from hyla.lab.selection import (
+    HYPERPARAMETERS,
+    Estimate,
+    best_setting,
+    estimate,
+    setting_of,
+    validation_metric,
+)
 from hyla.lab.setting import Setting
 from hyla.lab.store import Row, StoredRun, curve_rows, final_rows
 from hyla.training import Member, TrainConfig, config_from_tree
@@ -177,6 +185,11 @@ class Cell:
         """The models of all seeds at the best hyper-parameters, by validation."""
         best = best_setting(self.rows, self.headline)
         return [row for row in self.rows if setting_of(row) == best]
+
+    def validated(self, row: Row) -> float:
+        """Return the score of one of its models on the validation split, -∞ if it diverged."""
+        score = row[validation_metric(row, self.headline)]
+        return -math.inf if math.isnan(score) else score
 
     def get(self, key: str) -> Any:
         """Return a setting of the config; `a__b` stands for `a.b`."""

@@ -26,11 +26,9 @@ def _figure(results: Results) -> Figure | None:
     for code in SWAPPED_CODES:
         row = []
         for method in methods_in(measured):
-            own = [r for r in measured if (r["attention"], r["code"]) == (method, code)]
-            seed = min((r["seed"] for r in own), default=0)
             row.append(
                 matrix(
-                    [r for r in own if r["seed"] == seed],
+                    [r for r in measured if (r["attention"], r["code"]) == (method, code)],
                     row="recipient",
                     column="donor",
                     value="donor_rate",

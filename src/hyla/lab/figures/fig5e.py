@@ -14,12 +14,9 @@ _RELATED = {"addition", "subtraction"}
 
 
 def final_similarities(results: Results, method: str) -> list[Row]:
-    """Return the similarities of the mean codes in the last layer, of the first seed measured."""
+    """Return the similarities of the mean codes in the last layer, of all seeds."""
     rows = rows_of(results, what="similarity", attention=method)
-    if not rows:
-        return []
-    seed = min(row["seed"] for row in rows)
-    return [row for row in rows if row["seed"] == seed and row["layer"] == last_layer(rows)]
+    return [row for row in rows if row["layer"] == last_layer(rows)]
 
 
 def _figure(results: Results) -> Figure | None:
@@ -38,10 +35,7 @@ def _figure(results: Results) -> Figure | None:
 
 
 def _verdicts(results: Results) -> list[Verdict]:
-    rows = rows_of(results, what="similarity", attention="hyla")
-    if not rows:
-        return []
-    final = [row for row in rows if row["layer"] == last_layer(rows)]
+    final = final_similarities(results, "hyla")
     pairs = [row for row in final if row["first"] < row["second"]]
     related, others = [], []
     for row in pairs:

@@ -28,9 +28,10 @@ def _sampled_codes(samples: Sequence[Row]) -> Heatmap:
 def _figure(results: Results) -> Figure | None:
     samples = rows_of(results, what="sample", attention="softmax")
     means = rows_of(results, what="mean", attention="softmax")
-    similarities = final_similarities(results, "softmax")
-    if not samples or not similarities:
+    if not samples:
         return None
+    shown = samples[0]["seed"]
+    similarities = [r for r in final_similarities(results, "softmax") if r["seed"] == shown]
     panels = [
         _sampled_codes(samples),
         matrix(
