@@ -24,7 +24,7 @@ OWN_PHI = AttentionSpec(normalisation="rms_head", value="hidden", phi=torch.sin)
             "softmax", {"code_multiplier": torch.ones(5, 5)}, r"attention dropout", id="dropout"
         ),
         pytest.param(
-            "hyla", {"code_multiplier": torch.ones(3, 5, 5)}, "that the heads share", id="per-head"
+            "hyla", {"code_multiplier": torch.ones(3, 5, 5)}, "differs between heads", id="per-head"
         ),
         pytest.param(
             "hyla",

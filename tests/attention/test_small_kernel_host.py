@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 from kernel_host import HostBuilds
+from torch.autograd import forward_ad
 
+from hyla.attention import attention
 from hyla.attention.kernels import small_head
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
@@ -300,7 +302,10 @@ def test_torch_accepts_the_operator(monkeypatch):
     tensors = [x.requires_grad_() for x in (q, k, v, bias)]
     masks = (None, None, None, None, 0, 0)  # padding, multiplier and packing
     options = ("small_head", "rms_head", "hidden", "relu", SCALE, EPS, False, False)
-    torch.library.opcheck(torch.ops.hyla.fused_attention.default, (*tensors, *masks, *options))
+    operator = torch.ops.hyla.fused_attention.default
+    torch.library.opcheck(operator, (*tensors, *masks, *options))
+    multiplied = (None, torch.rand(2, 5, 5), None, None, 0, 0)
+    torch.library.opcheck(operator, (*tensors, *multiplied, *options))
 
 
 def test_compiles_as_one_graph(monkeypatch):
@@ -340,6 +345,37 @@ def test_dropout_of_a_layer_runs_in_the_kernel():
     torch.testing.assert_close(together(layer), together(plain), rtol=1e-3, atol=1e-4)
     alone = torch.stack([plain(x[i], dropout_noise=noise[i]) for i in range(3)])
     torch.testing.assert_close(together(layer)[0], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in jvp
+def test_multipliers_that_are_constants_and_that_are_not():
+    q, k, v = (torch.randn(3, 2, 5, 8, 4) for _ in "qkv")
+    multiplier = torch.rand(5, 5)
+
+    def attend(q, k, v, multiplier, backend):
+        return attention(q, k, v, code_multiplier=multiplier, backend=backend)
+
+    def gradient(backend, in_dims=(0, 0, 0, None)):
+        def loss(q, k, v, multiplier):
+            return attend(q, k, v, multiplier, backend).square().sum()
+
+        return torch.func.vmap(torch.func.grad(loss), in_dims=in_dims)(q, k, v, multiplier)
+
+    torch.testing.assert_close(gradient("fused"), gradient("reference"), rtol=1e-3, atol=1e-3)
+
+    one = (q[0], k[0], v[0])
+    differentiated = [
+        lambda: attend(*one, multiplier.clone().requires_grad_(), "fused"),
+        lambda: torch.func.vmap(lambda m: attend(*one, m, "fused"))(
+            torch.rand(3, 5, 5, requires_grad=True)
+        ),
+        lambda: torch.func.grad(lambda m: attend(*one, m, "fused").sum())(multiplier),
+    ]
+    for call in differentiated:
+        with pytest.raises(ValueError, match="the code multiplier has no gradient"):
+            call()
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="no forward-mode derivative"):
+        attend(*one, forward_ad.make_dual(multiplier, multiplier), "fused")
 
 
 def formula(**changes):

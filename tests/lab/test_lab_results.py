@@ -123,6 +123,8 @@ def test_a_cell_picks_by_validation_and_reports_ood():
     assert cell.ood.mean == pytest.approx(0.2)
     assert cell.searched == (2, 2)
     assert cell.score("unknown_terms/r2") is None
+    rows[0]["validation/r2"], rows[1]["validation/r2"] = math.nan, 0.1
+    assert max(rows[:2], key=cell.validated)["seed"] == 1  # what diverged is not the best
 
 
 def test_compacting_leaves_the_models(tmp_path: Path):

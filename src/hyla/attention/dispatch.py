@@ -48,13 +48,13 @@ def try_fused(
     if value_weight is not None:
         return "the deep value network has no kernel"
     if code_multiplier is not None and not _is_shared_by_heads(code_multiplier):
-        return "of code multipliers only those that the heads share"
+        return "attention dropout (a code multiplier) that differs between heads has no kernel"
     other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))
     if other is not None and packing is None:
         why_unsupported, attend = other
         reason = why_unsupported(q, k, bias=bias, mask=mask, causal=causal)
         if code_multiplier is not None:
-            reason = "a code multiplier (attention dropout) needs a kernel of ours"
+            reason = "attention dropout is fused for heads up to 16, and not with a softmax"
         if reason is None:
             return attend(q, k, v, causal=causal, scale=scale)
         if spec.normalisation == "softmax" or q.shape[-1] >= linear.MIN_WIDTH:

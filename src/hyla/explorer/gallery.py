@@ -255,12 +255,16 @@ def _shipped(stem: Path) -> Subject:
 
 def _among_seeds(about: Description) -> str:
     """Say how the model was chosen, if it is one of several that differ by their seed."""
-    scores = about.ood_of_seeds
-    if len(scores) < 2:
+    of_seeds = about.scores_of_seeds.values()
+    if len(of_seeds) < 2:
         return ""
-    which = "best" if about.scores["ood"] == max(scores) else "one"
-    mean = statistics.fmean(scores)
-    return f"; the {which} of {len(scores)} seeds on held-out combinations (their mean: {mean:.3f})"
+    validation = [scores["validation"] for scores in of_seeds if "validation" in scores]
+    best = bool(validation) and about.scores["validation"] == max(validation)
+    which, how = ("the best", " on validation") if best else ("one", "")
+    mean = statistics.fmean(scores["ood"] for scores in of_seeds)
+    return (
+        f"; {which} of {len(of_seeds)} seeds{how} (their mean on held-out combinations: {mean:.3f})"
+    )
 
 
 def _counted(number: int, name: str) -> str:

@@ -2,19 +2,19 @@
 
 Weights are stored in half precision, unless that changes the model measurably: its headline metric
 on a few thousand instances of known and of held-out compositions by more than a small tolerance.
-What was measured is printed, and written beside the weights.
+What was measured is printed, and written beside the weights, as are the scores of the models beside
+it that differ by their seed alone: in its run, and in the finished runs of the same folder.
 """
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hyla.explorer.packed import Description, shipped_folder, write_packed
-from hyla.lab.store import load_model, read_run
+from hyla.lab.store import StoredRun, load_model, read_run, read_runs, shared_settings
 from hyla.nn import Transformer
 from hyla.tasks import Batch, Task
 from hyla.training.checkpoint import CheckpointError
@@ -46,27 +46,37 @@ def pack(run: Path, member: int, name: str, *, folder: Path | None = None) -> di
         largest = max(largest, abs(after - before))
     dtype = torch.float16 if largest <= TOLERANCE else torch.float32
     measured["stored"] = str(dtype).removeprefix("torch.")
-    metrics = stored.summary["members"][member]["metrics"]
     tree = config.to_tree()
+    of_seeds = _scores_of_seeds(stored, member, headline)
     about = Description(
         config=tree | {"members": [tree["members"][member]]},
-        scores={
-            split: metrics[f"{split}/{headline}"]
-            for split in config.evaluation.splits
-            if f"{split}/{headline}" in metrics
-        },
+        scores=of_seeds[str(seed)],
         provenance=stored.provenance,
         source=f"{stored.path.resolve().name}, member {member}",
         precision=measured,
-        ood_of_seeds=[
-            result["metrics"][f"ood/{headline}"]
-            for other, result in zip(config.members, stored.summary["members"], strict=True)
-            if replace(other, seed=seed) == config.members[member]
-        ],
+        scores_of_seeds=of_seeds,
     )
     folder = folder or shipped_folder()
     folder.mkdir(parents=True, exist_ok=True)
     return measured | {"bytes": write_packed(folder / name, model, dtype, about)}
+
+
+def _scores_of_seeds(run: StoredRun, member: int, headline: str) -> dict[str, dict[str, float]]:
+    """Return the final scores by split of a model and of those that differ by their seed alone."""
+    beside = [other for other in read_runs(run.path.resolve().parent) if other.summary is not None]
+    scores = {}
+    for other in (*beside, run):  # its own run has the last word about a seed
+        if shared_settings(other.config) != shared_settings(run.config):
+            continue
+        assert other.summary is not None
+        for settings, result in zip(other.members, other.summary["members"], strict=True):
+            if settings | {"seed": None} == run.members[member] | {"seed": None}:
+                scores[settings["seed"]] = {
+                    split: result["metrics"][f"{split}/{headline}"]
+                    for split in run.config["evaluation"]["splits"]
+                    if f"{split}/{headline}" in result["metrics"]
+                }
+    return {str(seed): scores[seed] for seed in sorted(scores)}
 
 
 @torch.no_grad()

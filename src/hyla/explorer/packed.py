@@ -31,9 +31,9 @@ class Description:
     """The run and member that it was packed from."""
     precision: dict[str, Any]
     """How the weights are stored, and what that was measured to change."""
-    ood_of_seeds: list[float]
-    """The headline metric on held-out compositions of the models that differ by their seed alone,
-    this one included: whether it is typical of them."""
+    scores_of_seeds: dict[str, dict[str, float]]
+    """Scores of the models that differ by their seed alone, by seed, this one included: how it was
+    chosen among them, and whether it is typical."""
 
 
 def write_packed(stem: Path, model: Transformer, dtype: torch.dtype, about: Description) -> int:

@@ -1,8 +1,8 @@
 """`python -m hyla.explorer.swap_rates NAME SWAPS.csv ...`: what thousands of swaps gave.
 
 Written beside the shipped model NAME from tables of `hyla latents`: of held-out combinations of
-rules, with all layers swapped together. Not every model that is shipped was looked at itself: the
-tables may be of other members of its run. Their swaps are counted together, and their seeds named.
+rules, with all layers swapped together. The tables may be of other members of its run too: their
+swaps are counted together, and their seeds named.
 """
 
 import argparse

@@ -77,13 +77,14 @@ class Subject:
 
 
 def _measured(measure: Callable[[Subject], list[Row]], measuring: Measuring) -> list[Row]:
-    return [
-        {"attention": subject.attention, "seed": subject.seed, **row}
-        for cell in measuring.cells
-        for i, (row, model) in enumerate(measuring.models(cell))
-        for subject in [Subject(measuring, cell, row, model, best=i == 0)]
-        for row in measure(subject)
-    ]
+    rows = []
+    for cell in measuring.cells:
+        for i, (row, model) in enumerate(measuring.models(cell)):
+            subject = Subject(measuring, cell, row, model, best=i == 0)
+            origin = {"attention": subject.attention, "seed": subject.seed}
+            measuring.say(f"{measure.__name__}: {subject.attention}, seed {subject.seed}")
+            rows += [{**origin, **measured} for measured in measure(subject)]
+    return rows
 
 
 def _rows(table: "pandas.DataFrame", **columns: Any) -> list[Row]:

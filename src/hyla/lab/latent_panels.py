@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hyla.lab.drawing import METHOD_COLOURS, PALETTE, Heatmap, Lines, Points, Series
+from hyla.lab.drawing import METHOD_COLOURS, PALETTE, Figure, Heatmap, Lines, Points, Series
 from hyla.lab.grids import METHODS
 from hyla.lab.panels import label_of, series
 from hyla.lab.results import Results
@@ -54,9 +54,13 @@ def cloud(rows: Sequence[Row], colour: str, title: str) -> Points:
     )
 
 
-def clouds(results: Results, colours: dict[str, str], *, all_layers: bool) -> list[list[Points]]:
+def figure_of_codes(
+    results: Results, colours: dict[str, str], *, all_layers: bool, note: str = ""
+) -> Figure | None:
     """Return a row of panels for each colour (label → what it is called): methods, then layers."""
     embedded = rows_of(results, what="embedding")
+    if not embedded:
+        return None
     panels = []
     for colour, name in colours.items():
         row = []
@@ -72,7 +76,10 @@ def clouds(results: Results, colours: dict[str, str], *, all_layers: bool) -> li
                 for layer in layers
             ]
         panels.append(row)
-    return [row for row in panels if row]
+    seeds = {row["attention"]: row["seed"] for row in embedded}
+    whose = ", ".join(f"{label_of(method)} seed {seeds[method]}" for method in methods_in(embedded))
+    note = f"{note} Codes of the model of each method that is best on validation: {whose}."
+    return Figure(panels=panels, note=note.strip())
 
 
 def matrix(

@@ -189,7 +189,9 @@ def _of_each_seed(cell: Cell) -> str:
     """List the scores behind a mean: some runs sit on a plateau that others have left."""
     metric = f"ood/{cell.headline}"
     scores = {row["seed"]: row[metric] for row in cell.picked if row.get(metric) is not None}
-    return ", ".join(f"{100 * scores[seed]:.1f}" for seed in sorted(scores)) * (len(scores) > 1)
+    if len(scores) < 2:
+        return ""
+    return ", ".join(f"{100 * scores[seed]:.1f}" for seed in sorted(scores))
 
 
 def _loss(cell: Cell) -> str:

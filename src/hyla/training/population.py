@@ -8,6 +8,7 @@ On a GPU the whole step (sample, forward, backward, update) is compiled, capture
 graph and replayed, unless `compile` is off. On a CPU it runs as it is, which is as fast there.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,6 @@ class Population:
         self._evaluation_samplers: dict[tuple[str, int], Sampler] = {}
         self._graph: torch.cuda.CUDAGraph | None = None
         self._beside = beside
-        self._stream: torch.cuda.Stream | None = None
 
     # --- training -------------------------------------------------------------------------------
 
@@ -203,12 +203,10 @@ class Population:
     def _capture(self) -> None:
         """Record one step as a CUDA graph, without taking it."""
         before = {name: tensor.clone() for name, tensor in self.state().items()}
-        # Populations that take turns can work in the same memory, and on the same stream: cuBLAS
-        # keeps a workspace for each that it has seen.
+        # Populations that take turns can work in the same memory.
         neighbour = None if self._beside is None else self._beside._graph
         pool = None if neighbour is None else neighbour.pool()
-        stream = None if self._beside is None else self._beside._stream
-        stream = torch.cuda.Stream(self.device) if stream is None else stream
+        stream = _side_stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
             for _ in range(3):  # compiles, and lets the allocator settle
@@ -218,7 +216,7 @@ class Population:
         with torch.cuda.graph(graph, pool=pool, stream=stream):
             self._train_step()
         self.load_state(before)
-        self._graph, self._stream = graph, stream
+        self._graph = graph
         torch.cuda.empty_cache()  # what the rehearsal took; the graph has memory of its own
 
     # --- evaluation -----------------------------------------------------------------------------
@@ -293,3 +291,13 @@ class Population:
     def _setting(self, name: str) -> Tensor:
         values = [float(getattr(member, name)) for member in self.members]
         return torch.tensor(values, device=self.device)
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which graphs are rehearsed and recorded.
+
+    One for all: cuBLAS keeps a workspace for each stream that it has seen, for good. The graphs use
+    it, so nobody may clear it (`torch._C._cuda_clearCublasWorkspaces`).
+    """
+    return torch.cuda.Stream(device)

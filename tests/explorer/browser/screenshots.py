@@ -48,9 +48,7 @@ SCENES = {
         "#/puzzle?model=sraven-hyla&seed=11&split=held-out&permuted=true&show=numbers&answer=5,4,2,2"
     ),
     "code": Scene(f"#/code?{PUZZLE}"),
-    "swap": Scene(
-        "#/swap?model=sraven-softmax&seed=37&split=held-out&permuted=false&rule=subtraction"
-    ),
+    "swap": Scene(f"#/swap?{PUZZLE}&rule=subtraction"),
     "fuzzy": Scene("#/fuzzy?terms=pnp.npp&query=0.35,0.6,0.8&variable=1"),
     "compare": Scene("#/compare"),
 }

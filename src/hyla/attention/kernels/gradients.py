@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch._C import _functorch as functorch
 from torch._functorch.pyfunctorch import (
     GradInterpreter,
     JvpInterpreter,
@@ -15,6 +16,15 @@ def needs_gradient(*tensors: Tensor | None) -> bool:
     if under_torch_func_grad():
         return True
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def is_differentiated(x: Tensor) -> bool:
+    """Say whether a gradient of this very tensor may be asked for, also inside `vmap` or `grad`."""
+    if torch.compiler.is_compiling():
+        return torch.is_grad_enabled() and x.requires_grad
+    while functorch.is_functorch_wrapped_tensor(x) and not x.requires_grad:
+        x = functorch.get_unwrapped(x)
+    return torch.is_grad_enabled() and x.requires_grad
 
 
 def under_torch_func_grad() -> bool:

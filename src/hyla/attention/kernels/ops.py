@@ -10,7 +10,7 @@ from torch import Tensor
 from hyla.attention.kernels import decode, large_head, small_head
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.gradients import (
-    needs_gradient,
+    is_differentiated,
     under_torch_func_grad,
     why_not_forward_mode,
 )
@@ -54,9 +54,9 @@ def choose_kernel(
 def _why_not_differentiable(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, multiplier: Tensor | None
 ) -> str | None:
-    if multiplier is not None and needs_gradient(multiplier):
+    if multiplier is not None and is_differentiated(multiplier):
         return "the code multiplier has no gradient in the kernels"
-    return why_not_forward_mode(q, k, v, bias)
+    return why_not_forward_mode(q, k, v, bias, multiplier)
 
 
 def fused_attention(
@@ -266,6 +266,11 @@ def _fold_optional(x: Tensor | None, mapped: int | None, size: int) -> Tensor | 
     return None if x is None else _fold(x, mapped, size).contiguous()
 
 
+def _fold_unless_common(x: Tensor | None, mapped: int | None, size: int) -> Tensor | None:
+    """Leave one for everybody as it is: any number of consecutive batch elements may share it."""
+    return x if x is None or (mapped is None and x.shape[0] == 1) else _fold(x, mapped, size)
+
+
 def _refuse_packing(starts: Tensor | None) -> None:
     if starts is not None:
         raise NotImplementedError("packed sequences under vmap: pack them all into one instead")
@@ -276,11 +281,9 @@ def _(info, in_dims, q, k, v, bias, padding, multiplier, *rest):
     _refuse_packing(rest[0])
     size = info.batch_size
     folded = [_fold(x, d, size) for x, d in zip((q, k, v), in_dims[:3], strict=True)]
-    # One bias for everybody stays one: consecutive batch elements may share it however many.
-    if bias is not None and (in_dims[3] is not None or bias.shape[0] > 1):
-        bias = _fold(bias, in_dims[3], size)
+    bias = _fold_unless_common(bias, in_dims[3], size)
     padding = _fold_optional(padding, in_dims[4], size)
-    multiplier = _fold_optional(multiplier, in_dims[5], size)
+    multiplier = _fold_unless_common(multiplier, in_dims[5], size)
     output = _attention(*folded, bias, padding, multiplier, *rest)
     return output.unflatten(0, (size, -1)), 0
 
@@ -293,7 +296,7 @@ def _(info, in_dims, upstream, q, k, v, bias, padding, multiplier, *rest):
     # Here even a common bias is copied: each member of the vmap has a gradient of its own.
     bias = _fold_optional(bias, in_dims[4], size)
     padding = _fold_optional(padding, in_dims[5], size)
-    multiplier = _fold_optional(multiplier, in_dims[6], size)
+    multiplier = _fold_unless_common(multiplier, in_dims[6], size)
     *gradients, dbias = _attention_backward(*folded, bias, padding, multiplier, *rest)
     gradients = [gradient.unflatten(0, (size, -1)) for gradient in gradients]
     if dbias.numel() == 0:

@@ -325,7 +325,7 @@ DEVICE void factors(const Arguments &a, const float (&x)[SUM_SPACE], float multi
                     float (&y)[FACTORS]) {
     float norm = 1.f;
     if constexpr (NORMALISED) norm = rsqrtf(x[SUMS - 1] * (1.f / HEADS) + a.eps);
-    const float r = multiplier * norm;
+    const float r = multiplier == 0.f ? 0.f : multiplier * norm;  // norm may be infinite
     float gradient_dot = 0.f;
     if constexpr (HIDDEN) {
 #pragma unroll
@@ -412,8 +412,9 @@ DEVICE float pair_multiplier(const Arguments &a, const Place &place, int query, 
     if constexpr (MULTIPLIED) {
         const long long row = place.batch / a.batch_per_multiplier * (long long)a.queries + query;
         return visible ? __ldg(a.multiplier + row * a.keys + key) : 0.f;
+    } else {
+        return visible ? 1.f : 0.f;
     }
-    return visible ? 1.f : 0.f;
 }
 
 // The two token streams of the walk, with the next tokens already on their way when PREFETCH is

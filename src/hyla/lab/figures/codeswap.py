@@ -1,16 +1,19 @@
 """Beyond the paper: does the code cause the operation? Give a network another rule's code."""
 
+from collections import Counter
 from collections.abc import Sequence
+from statistics import NormalDist
 
-from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict
+from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, error_of, percent
 from hyla.lab.drawing import Figure, Table
 from hyla.lab.experiment import Experiment
 from hyla.lab.latent_measurements import SWAPPED_CODES, method_sweeps, on, swapping
 from hyla.lab.latent_panels import matrix, methods_in, rows_of
 from hyla.lab.panels import label_of
 from hyla.lab.results import Results
+from hyla.lab.selection import Estimate, estimate
 from hyla.lab.store import Row
-from hyla.latents.confidence import Interval, wilson_interval
+from hyla.latents.confidence import wilson_interval
 
 # To each code that is put in, the control: as likely by its size and values, but meaningless.
 _CONTROLS = {
@@ -42,7 +45,8 @@ def _figure(results: Results) -> Figure | None:
         "Rows: the rule that gives the instance its answer; columns: the rule whose code is put "
         "in, in all layers at once, from another instance: one that applies that rule to the same "
         "values (above), or any (below). A cell is the share of answers that the donor's rule "
-        "prescribes for the recipient's own inputs. On the diagonal there is nothing to follow."
+        "prescribes for the recipient's own inputs, averaged over the seeds. On the diagonal there "
+        "is nothing to follow."
     )
     drawn = [row for row in panels if row]
     return Figure(panels=drawn, note=note) if drawn else None
@@ -56,18 +60,25 @@ def _in_all_layers(results: Results, method: str, code: str) -> list[Row]:
     return [row for row in rows if (row["first_layer"], row["last_layer"]) == widest]
 
 
-def _pooled(rows: Sequence[Row], name: str) -> Interval | None:
-    """Return the rate over the instances of all rows, with its 95 % interval."""
-    known = [row for row in rows if row.get(f"{name}_rate") is not None]
-    trials = sum(row["instances"] for row in known)
-    hits = sum(round(row[f"{name}_rate"] * row["instances"]) for row in known)
-    return wilson_interval(hits, trials) if trials else None
+def _rate(rows: Sequence[Row], name: str) -> Estimate | None:
+    """Return the mean over seeds of the rate over all swaps of a seed.
 
-
-def _text(rate: Interval | None) -> str:
-    if rate is None:
-        return ""
-    return f"{100 * rate.value:.1f} ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
+    Its error is that over seeds or that of counting, whichever is larger: swaps are few, and a
+    network may follow as seldom in every seed.
+    """
+    known = [row for row in rows if row.get(f"{name}_rate") is not None and row["instances"]]
+    if not known:
+        return None
+    counts: dict[int, Counter[str]] = {}
+    for row in known:
+        hits = round(row[f"{name}_rate"] * row["instances"])
+        counts.setdefault(row["seed"], Counter()).update(hits=hits, swaps=row["instances"])
+    mean = estimate([{"rate": count["hits"] / count["swaps"]} for count in counts.values()], "rate")
+    pooled = sum(counts.values(), Counter())
+    counting = wilson_interval(pooled["hits"], pooled["swaps"])
+    deviations = NormalDist().inv_cdf(0.975)  # of which the interval reaches as many to each side
+    by_chance = (counting.high - counting.low) / 2 / deviations
+    return Estimate(mean.mean, max(by_chance, mean.standard_error))
 
 
 def _table(results: Results) -> Table | None:
@@ -81,12 +92,13 @@ def _table(results: Results) -> Table | None:
     for method in methods_in(measured):
         for code in dict.fromkeys(row["code"] for row in measured):
             own = _in_all_layers(results, method, code)
-            pooled = [_pooled(own, rate) for rate in rates]
-            if pooled[0] is not None:
-                counted = sum(row["instances"] for row in own)
-                rows.append([label_of(method), code, *map(_text, pooled), str(counted)])
-    columns = ["attention", "code put in", *rates.values(), "instances"]
-    note = "With 95 % intervals (Wilson's)."
+            means = [_rate(own, rate) for rate in rates]
+            if means[0] is not None:
+                seeds, swaps = {row["seed"] for row in own}, sum(row["instances"] for row in own)
+                texts = ["" if mean is None else percent(mean) for mean in means]
+                rows.append([label_of(method), code, *texts, str(len(seeds)), str(swaps)])
+    columns = ["attention", "code put in", *rates.values(), "seeds", "swaps"]
+    note = "Mean ± standard error: over the seeds, or of the count where that is larger."
     return Table(columns=columns, rows=rows, note=note) if rows else None
 
 
@@ -95,20 +107,20 @@ def _verdicts(results: Results) -> list[Verdict]:
     for method in methods_in(rows_of(results, what="table")):
         for code, control in _CONTROLS.items():
             follows, by_chance = (
-                _pooled(_in_all_layers(results, method, kind), "donor") for kind in (code, control)
+                _rate(_in_all_layers(results, method, kind), "donor") for kind in (code, control)
             )
             if follows is None or by_chance is None:
                 continue
-            more = follows.low > by_chance.high
-            clearly = more and follows.value - by_chance.value > _CLEARLY
+            lead = follows.mean - by_chance.mean
+            more = lead > error_of(follows, by_chance)
             verdicts.append(
                 Verdict(
                     claim="The latent code specifies the operation: with another rule's code "
                     f"({code}) the network follows that rule ({method}).",
-                    status=REPRODUCED if clearly else PARTLY if more else NOT,
-                    number=f"{_text(follows)} % follow it, {_text(by_chance)} % with its heads "
-                    f"permuted (more, by the intervals, counts as partly, {100 * _CLEARLY:.0f} "
-                    "more as reproduced)",
+                    status=REPRODUCED if more and lead > _CLEARLY else PARTLY if more else NOT,
+                    number=f"{percent(follows)} % follow it, {percent(by_chance)} % with its heads "
+                    f"permuted (more by the error counts as partly, {100 * _CLEARLY:.0f} more as "
+                    "reproduced)",
                 )
             )
     return verdicts

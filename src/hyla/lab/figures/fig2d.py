@@ -5,14 +5,13 @@ from hyla.lab.clusters import operation_explains_more
 from hyla.lab.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.latent_panels import READINGS, clouds
+from hyla.lab.latent_panels import READINGS, figure_of_codes
 from hyla.lab.results import Results
 
 
 def _figure(results: Results) -> Figure | None:
     colours = {"target": "target value", "term 1": "first term"}
-    panels = clouds(results, colours, all_layers=False)
-    return Figure(panels=panels) if panels else None
+    return figure_of_codes(results, colours, all_layers=False)
 
 
 def _verdicts(results: Results) -> list[Verdict]:

@@ -5,13 +5,12 @@ from hyla.lab.clusters import operation_explains_more
 from hyla.lab.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.latent_panels import clouds
+from hyla.lab.latent_panels import figure_of_codes
 from hyla.lab.results import Results
 
 
 def _figure(results: Results) -> Figure | None:
-    panels = clouds(results, {"rule": "rule"}, all_layers=False)
-    return Figure(panels=panels) if panels else None
+    return figure_of_codes(results, {"rule": "rule"}, all_layers=False)
 
 
 def _verdicts(results: Results) -> list[Verdict]:

@@ -16,7 +16,8 @@ _RELATED = {"addition", "subtraction"}
 def final_similarities(results: Results, method: str) -> list[Row]:
     """Return the similarities of the mean codes in the last layer, of all seeds."""
     rows = rows_of(results, what="similarity", attention=method)
-    return [row for row in rows if row["layer"] == last_layer(rows)]
+    final = last_layer(rows) if rows else None
+    return [row for row in rows if row["layer"] == final]
 
 
 def _figure(results: Results) -> Figure | None:
@@ -28,7 +29,7 @@ def _figure(results: Results) -> Figure | None:
         row="first",
         column="second",
         value="similarity",
-        title="HYLA, last layer",
+        title="HYLA, last layer, mean over seeds",
         label="cosine similarity",
     )
     return Figure(panels=[[panel]])

@@ -3,7 +3,7 @@
 from hyla.lab.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.latent_panels import clouds
+from hyla.lab.latent_panels import figure_of_codes
 from hyla.lab.results import Results
 
 _COLOURS = {
@@ -15,12 +15,11 @@ _COLOURS = {
 
 
 def _figure(results: Results) -> Figure | None:
-    panels = clouds(results, _COLOURS, all_layers=True)
     note = (
         "All functions are asked at one query point. In the first layer a query that attends to "
         "itself knows nothing else, so that without a softmax over the context all codes are one."
     )
-    return Figure(panels=panels, note=note) if panels else None
+    return figure_of_codes(results, _COLOURS, all_layers=True, note=note)
 
 
 EXPERIMENT = Experiment(

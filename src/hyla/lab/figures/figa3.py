@@ -39,12 +39,8 @@ def _figure(results: Results) -> Figure | None:
 
 
 def _verdicts(results: Results) -> list[Verdict]:
-    # Of all methods somewhere, but then wherever one was measured: what one can do counts.
-    everyone = {cell.get("model__attention") for cell in results.cells} >= set(METHODS)
-    unknown = _by_setting(results, "unknown_terms/r2") if everyone else []
-    scores = [score for group in unknown for score in group]
-    known = [group for group in _by_setting(results, "test/r2") if len(group) == len(METHODS)]
-    spreads = [max(group) - min(group) for group in known]
+    scores = _of_every_model(results, "unknown_terms/r2")
+    spreads = [max(group) - min(group) for group in _by_setting(results, "test/r2")]
     verdicts = []
     if scores:
         fails = [score < _FAILS_BELOW for score in scores]
@@ -52,7 +48,7 @@ def _verdicts(results: Results) -> list[Verdict]:
             "None of the models can solve functions of unknown terms.",
             fails,
             f"R² on unknown terms from {min(scores):.2f} to {max(scores):.2f}; {sum(fails)} of "
-            f"{len(fails)} methods and settings fail (below {_FAILS_BELOW})",
+            f"{len(fails)} models fail (below {_FAILS_BELOW})",
         )
     if spreads:
         verdicts += share(
@@ -64,15 +60,23 @@ def _verdicts(results: Results) -> list[Verdict]:
     return verdicts
 
 
+def _of_every_model(results: Results, metric: str) -> list[float]:
+    """Return the scores of all models, at any length and fraction, once there are all methods."""
+    if {cell.get("model__attention") for cell in results.cells} < set(METHODS):
+        return []
+    rows = [row for cell in results.cells for row in cell.picked]
+    return [row[metric] for row in rows if row.get(metric) is not None]
+
+
 def _by_setting(results: Results, metric: str) -> list[list[float]]:
-    """Return the scores of the methods for each length and fraction."""
+    """Return the scores of the methods for each length and fraction at which all were measured."""
     groups: dict[tuple[int, float], list[float]] = {}
     for cell in results.cells:
         score = cell.score(metric)
         if score is not None:
             key = (cell.get("task__sequence_length"), cell.get("task__held_out_fraction"))
             groups.setdefault(key, []).append(score.mean)
-    return list(groups.values())
+    return [scores for scores in groups.values() if len(scores) == len(METHODS)]
 
 
 EXPERIMENT = Experiment(

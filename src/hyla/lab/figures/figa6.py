@@ -4,14 +4,14 @@ from hyla.lab.clusters import target_fades
 from hyla.lab.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.latent_panels import clouds
+from hyla.lab.latent_panels import figure_of_codes
 from hyla.lab.results import Results
 
 
 def _figure(results: Results) -> Figure | None:
-    panels = clouds(results, {"target": "target value", "rule": "rule"}, all_layers=True)
+    colours = {"target": "target value", "rule": "rule"}
     note = "The paper's models saw 40 M instances; these are those of Table A1."
-    return Figure(panels=panels, note=note) if panels else None
+    return figure_of_codes(results, colours, all_layers=True, note=note)
 
 
 EXPERIMENT = Experiment(

@@ -7,7 +7,7 @@ from hyla.lab.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import sweep
 from hyla.lab.latent_measurements import geometry, on
-from hyla.lab.latent_panels import clouds
+from hyla.lab.latent_panels import figure_of_codes
 from hyla.lab.results import Results
 
 
@@ -18,8 +18,7 @@ def _sweeps(scale: str) -> list[dict[str, Any]]:
 
 
 def _figure(results: Results) -> Figure | None:
-    panels = clouds(results, {"rule": "rule", "target": "target value"}, all_layers=True)
-    return Figure(panels=panels) if panels else None
+    return figure_of_codes(results, {"rule": "rule", "target": "target value"}, all_layers=True)
 
 
 EXPERIMENT = Experiment(

@@ -51,7 +51,10 @@ def _figure(results: Results) -> Figure | None:
             label="cosine similarity",
         ),
     ]
-    note = "The heads of the two pairs (the last token and the same feature of the panels before)."
+    note = (
+        "The heads of the two pairs (the last token and the same feature of the panels before), in "
+        f"the model that is best on validation (seed {shown})."
+    )
     return Figure(panels=[panels], note=note)
 
 
