@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from torch._C import _functorch as functorch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._functorch.pyfunctorch import (
     GradInterpreter,
     JvpInterpreter,
@@ -22,8 +22,8 @@ def is_differentiated(x: Tensor) -> bool:
     """Say whether a gradient of this very tensor may be asked for, also inside `vmap` or `grad`."""
     if torch.compiler.is_compiling():
         return torch.is_grad_enabled() and x.requires_grad
-    while functorch.is_functorch_wrapped_tensor(x) and not x.requires_grad:
-        x = functorch.get_unwrapped(x)
+    while is_functorch_wrapped_tensor(x) and not x.requires_grad:
+        x = get_unwrapped(x)
     return torch.is_grad_enabled() and x.requires_grad
 
 

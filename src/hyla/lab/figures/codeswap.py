@@ -35,8 +35,8 @@ def _figure(results: Results) -> Figure | None:
                     row="recipient",
                     column="donor",
                     value="donor_rate",
-                    title=f"{label_of(method)}: follows the rule of the {code}",
-                    label="share of instances",
+                    title=f"{label_of(method)}: {code}",
+                    label="follows the donor's rule",
                     value_range=(0, 1),
                 )
             )
