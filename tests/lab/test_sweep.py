@@ -130,8 +130,15 @@ def test_choice_is_by_the_mean_over_seeds_on_validation_not_ood():
 
 
 def test_diverged_and_undefined_settings_rank_last():
-    rows = [_row(1.0, 0.9), _row(1.0, 0.9, diverged=True), _row(2.0, math.nan), _row(3.0, -5.0)]
-    assert best_setting(rows, "r2") == setting_of(rows[3])
+    worst = [_row(3.0, -5.0), _row(3.0, -5.0)]
+    rows = [_row(1.0, 0.9), _row(1.0, 0.9, diverged=True), _row(2.0, math.nan), _row(2.0, 0.9)]
+    assert best_setting([*rows, *worst], "r2") == setting_of(worst[0])
+
+
+def test_a_setting_with_fewer_seeds_is_not_picked():
+    rows = [_row(1.0, 0.3), _row(1.0, 0.7), _row(2.0, 0.6)]
+    assert best_setting(rows, "r2") == setting_of(rows[0])
+    assert best_setting([*rows, _row(2.0, 0.6)], "r2") == setting_of(rows[2])
 
 
 def test_standard_error_needs_two_seeds():

@@ -1,19 +1,23 @@
 """Judging clusters by numbers: distances between and within classes, instead of by eye."""
 
+import math
 import statistics
 
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, by_error, error_of
 from hyla.lab.latent_panels import last_layer, methods_in, rows_of
 from hyla.lab.results import Results
-from hyla.lab.selection import estimate
+from hyla.lab.selection import Estimate, estimate
+
+# A ratio of distances from which codes count as clustered: ours for the paper's "closely match".
+_CLUSTERED = 1.1
 
 
 def ratio(
     results: Results, method: str, layer: int, label: str, split: str | None = None
-) -> float | None:
+) -> Estimate | None:
     """Return mean distance between classes over that within, averaged over the seeds."""
     values = _by_seed(results, method, layer, label, split).values()
-    return statistics.fmean(values) if values else None
+    return estimate([{"ratio": value} for value in values], "ratio") if values else None
 
 
 def _by_seed(
@@ -38,19 +42,24 @@ def operation_explains_more(
         by_target = ratio(results, method, layer, "target", split)
         if by_operation is None or by_target is None:
             continue
-        status = REPRODUCED if by_operation > max(by_target, 1.1) else PARTLY
-        if by_operation <= 1:
-            status = NOT
+        clustered = by_operation.mean - _CLUSTERED > error_of(by_operation)
+        more = by_operation.mean - by_target.mean > error_of(by_operation, by_target)
+        structured = by_operation.mean - 1 > error_of(by_operation)
         verdicts.append(
             Verdict(
                 claim=f"{claim} ({method}).",
-                status=status,
-                number=f"distance between / within {operation}s {by_operation:.2f}, target values "
-                f"{by_target:.2f}, in the last layer (1: no structure; counts as reproduced "
-                "above 1.1 and above the target's)",
+                status=REPRODUCED if clustered and more else PARTLY if structured else NOT,
+                number=f"distance between / within {operation}s {_text(by_operation)}, target "
+                f"values {_text(by_target)}, in the last layer (1: no structure; counts as "
+                f"reproduced above {_CLUSTERED} and above the target's, by more than the errors)",
             )
         )
     return verdicts
+
+
+def _text(value: Estimate) -> str:
+    error = "" if math.isnan(value.standard_error) else f" ± {value.standard_error:.2f}"
+    return f"{value.mean:.2f}{error}"
 
 
 def target_fades(results: Results) -> list[Verdict]:

@@ -73,7 +73,7 @@ def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
         judged = [(s, v) for s in own for v in s.verdicts]
         if judged:
             rows = [(s.experiment.name, v.claim, _status(v), v.number) for s, v in judged]
-            table = Table(columns=["", "claim of the paper", "verdict", "measured"], rows=rows)
+            table = Table(columns=["", "claim", "verdict", "measured"], rows=rows)
             lines += [*_markdown_table(table), ""]
         for section in own:
             lines += [f"### {section.experiment.title}", "", section.experiment.shows, ""]
@@ -173,7 +173,7 @@ def _html_verdicts(verdicts: Sequence[Verdict]) -> str:
         f"</td><td>{html.escape(v.claim)}</td><td>{html.escape(v.number)}</td></tr>"
         for v in verdicts
     )
-    return f"<table><tr><th></th><th>claim of the paper</th><th>measured</th></tr>{rows}</table>"
+    return f"<table><tr><th></th><th>claim</th><th>measured</th></tr>{rows}</table>"
 
 
 def _html_table(table: Table) -> str:

@@ -210,12 +210,18 @@ def _origin(results: Results) -> str:
     for name in _ORIGIN:
         values = Counter(str(row[name]) for row in rows if row.get(name))
         if values:
-            short = [value[:12] if name == "git_commit" else value for value in values]
+            short = [_short_commit(value) if name == "git_commit" else value for value in values]
             parts.append(f"{name.replace('_', ' ')} {', '.join(dict.fromkeys(short))}")
     # Language models are not of a sweep: their runs stand in what was measured on them.
     runs = {row["run"] for row in results.rows if row.get("run")}
     models = sum(len(cell.rows) for cell in results.cells) or len(runs)
     return "; ".join([f"{models} models" if models else "no training", *parts])
+
+
+def _short_commit(commit: str) -> str:
+    """Abbreviate a commit, but not that the tree had changes of its own."""
+    digits, dirty, _ = commit.partition("-dirty")
+    return digits[:12] + dirty
 
 
 def counts(sections: Sequence[Section]) -> dict[str, int]:

@@ -26,6 +26,7 @@ from hyla.lab.selection import (
     HYPERPARAMETERS,
     Estimate,
     best_setting,
+    compared_settings,
     estimate,
     setting_of,
     validation_metric,
@@ -204,7 +205,7 @@ class Cell:
     def searched(self) -> tuple[int, int]:
         """How many hyper-parameter settings were compared, of how many that the grid has."""
         asked_for = {setting_of(vars(member)) for member in self.config.members}
-        return len({setting_of(row) for row in self.rows}), len(asked_for)
+        return len(compared_settings(self.rows)), len(asked_for)
 
     @property
     def instances(self) -> int:

@@ -37,9 +37,7 @@ def best_setting(rows: Sequence[Row], headline: str) -> tuple[Any, ...]:
     A setting with which any seed diverged ranks below all others.
     """
     metric = validation_metric(rows[0], headline)
-    settings: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        settings.setdefault(setting_of(row), []).append(row)
+    settings = compared_settings(rows)
 
     def rank(setting: tuple[Any, ...]) -> tuple[bool, float]:
         seeds = settings[setting]
@@ -48,6 +46,18 @@ def best_setting(rows: Sequence[Row], headline: str) -> tuple[Any, ...]:
         return stable, -math.inf if math.isnan(score) else score
 
     return max(settings, key=rank)
+
+
+def compared_settings(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """Return the models by their hyper-parameters, of those that have as many seeds as any.
+
+    A mean over fewer seeds is no match: where runs sit on plateaus, one lucky seed would win.
+    """
+    settings: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        settings.setdefault(setting_of(row), []).append(row)
+    most = max(map(len, settings.values()))
+    return {setting: models for setting, models in settings.items() if len(models) == most}
 
 
 def setting_of(row: Row) -> tuple[Any, ...]:

@@ -116,7 +116,7 @@ def _fit(title: str, hylas: Sequence[Cell], others: Sequence[Cell]) -> list[Verd
             assert best.seen is not None
             lead = hyla.seen.mean - best.seen.mean
             error = error_of(hyla.seen, best.seen)
-            status = REPRODUCED if lead <= error else PARTLY if lead <= 2 * error else NOT
+            status = REPRODUCED if lead <= 0 else PARTLY if lead <= error else NOT
             found.append(
                 Verdict(
                     claim=f"{title}: at equal size HYLA does not fit training compositions better "

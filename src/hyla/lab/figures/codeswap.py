@@ -21,6 +21,8 @@ _CONTROLS = {
     "donor": "permuted heads",
 }
 _CLEARLY = 0.1
+_FEWEST = 10
+"""Swaps of one seed whose rate is shown in the matrix."""
 
 
 def _figure(results: Results) -> Figure | None:
@@ -31,7 +33,12 @@ def _figure(results: Results) -> Figure | None:
         for method in methods_in(measured):
             row.append(
                 matrix(
-                    [r for r in measured if (r["attention"], r["code"]) == (method, code)],
+                    [
+                        r
+                        for r in measured
+                        if (r["attention"], r["code"]) == (method, code)
+                        and r["instances"] >= _FEWEST
+                    ],
                     row="recipient",
                     column="donor",
                     value="donor_rate",
@@ -45,8 +52,8 @@ def _figure(results: Results) -> Figure | None:
         "Rows: the rule that gives the instance its answer; columns: the rule whose code is put "
         "in, in all layers at once, from another instance: one that applies that rule to the same "
         "values (above), or any (below). A cell is the share of answers that the donor's rule "
-        "prescribes for the recipient's own inputs, averaged over the seeds. On the diagonal there "
-        "is nothing to follow."
+        "prescribes for the recipient's own inputs, averaged over the seeds with at least "
+        f"{_FEWEST} such swaps. On the diagonal there is nothing to follow."
     )
     drawn = [row for row in panels if row]
     return Figure(panels=drawn, note=note) if drawn else None

@@ -45,7 +45,8 @@ EXPERIMENT = Experiment(
     name="dropout",
     title="Beyond the paper: attention dropout on and off",
     shows="The authors' released configuration drops a tenth of the query-key pairs in training, "
-    "which the paper does not mention. Everything else here is trained without.",
+    "which the paper does not mention. Everything else here is trained without. Hyper-parameters "
+    "are picked for each row, and may differ too.",
     sweeps=_sweeps,
     figure=lambda results: variant_figure(results, _name),
     table=lambda results: variant_table(results, _name),

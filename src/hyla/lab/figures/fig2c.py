@@ -105,7 +105,7 @@ EXPERIMENT = Experiment(
     name="fig2c",
     title="Figure 2C: fuzzy logic, unseen combinations of known terms",
     shows="OOD R² over the number of in-context examples, for rising shares of held-out "
-    "combinations: HYLA declines less than softmax and linear attention.",
+    "combinations. In the paper HYLA declines less than softmax and linear attention.",
     sweeps=fuzzy_lengths_and_fractions,
     figure=_figure,
     verdicts=_verdicts,

@@ -54,8 +54,9 @@ def _verdicts(results: Results) -> list[Verdict]:
         verdicts += share(
             "In distribution the models show comparably small differences.",
             [spread < _SMALL_DIFFERENCE for spread in spreads],
-            f"largest difference in R² between methods, over the settings: {min(spreads):.3f} to "
-            f"{max(spreads):.3f} (small: below {_SMALL_DIFFERENCE})",
+            f"largest difference in R² between methods at the {len(spreads)} lengths and fractions "
+            f"at which all were measured: {min(spreads):.3f} to {max(spreads):.3f} "
+            f"(small: below {_SMALL_DIFFERENCE})",
         )
     return verdicts
 
@@ -83,7 +84,7 @@ EXPERIMENT = Experiment(
     name="figA3",
     title="Figure A3: fuzzy logic, all metrics",
     shows="R² on unseen combinations (A), training functions (B) and functions of unknown terms "
-    "(C), and the training loss (D): the models differ on A alone, and all fail on C.",
+    "(C), and the training loss (D). In the paper the models differ on A alone, and all fail on C.",
     sweeps=fuzzy_lengths_and_fractions,
     figure=_figure,
     verdicts=_verdicts,
