@@ -16,6 +16,11 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def standard_error(self) -> float:
+        """The deviation that would make a normal distribution's interval as wide."""
+        return (self.high - self.low) / (2 * _Z)
+
 
 def wilson_interval(hits: int, trials: int) -> Interval:
     """Return a rate with Wilson's interval, which is sensible at 0, at 1 and for few trials."""

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from statistics import NormalDist
 
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, error_of, percent
 from hyla.lab.drawing import Figure, Table
@@ -82,10 +81,8 @@ def _rate(rows: Sequence[Row], name: str) -> Estimate | None:
         counts.setdefault(row["seed"], Counter()).update(hits=hits, swaps=row["instances"])
     mean = estimate([{"rate": count["hits"] / count["swaps"]} for count in counts.values()], "rate")
     pooled = sum(counts.values(), Counter())
-    counting = wilson_interval(pooled["hits"], pooled["swaps"])
-    deviations = NormalDist().inv_cdf(0.975)  # of which the interval reaches as many to each side
-    by_chance = (counting.high - counting.low) / 2 / deviations
-    return Estimate(mean.mean, max(by_chance, mean.standard_error))
+    counting = wilson_interval(pooled["hits"], pooled["swaps"]).standard_error
+    return Estimate(mean.mean, max(counting, mean.standard_error))  # the latter NaN for one seed
 
 
 def _table(results: Results) -> Table | None:

@@ -31,8 +31,8 @@ def _measure(measuring: Measuring) -> list[Row]:
 def _estimate(row: Row, criterion: str) -> Estimate:
     """Return a fraction of the instances; its error, by Wilson's interval, is not 0 if it is."""
     trials = row["instances"]
-    rate, low, high = wilson_interval(round(row[criterion] * trials), trials)
-    return Estimate(rate, (high - low) / (2 * 1.96))
+    found = wilson_interval(round(row[criterion] * trials), trials)
+    return Estimate(found.value, found.standard_error)
 
 
 def _table(results: Results) -> Table | None:
