@@ -4,10 +4,13 @@ import dataclasses
 import math
 from pathlib import Path
 
+import numpy as np
+import pandas
 import pytest
 
 from hyla.lab.compact import compact
 from hyla.lab.csv_table import read_csv, write_csv
+from hyla.lab.latent_measurements import _rows
 from hyla.lab.results import Cell, Tables, cells_of, method_key, stored_settings
 from hyla.lab.setting import Setting
 from hyla.lab.store import read_run
@@ -167,3 +170,9 @@ def test_keys_survive_csv(tmp_path: Path):
     rows = [{"method": method_key(tiny(steps=steps))} for steps in range(1, 400)]
     write_csv(rows, tmp_path / "keys.csv")
     assert read_csv(tmp_path / "keys.csv") == rows
+
+
+def test_measured_numbers_take_the_digits_that_a_figure_needs():
+    x = np.array([31.11581234], dtype=np.float32)
+    table = pandas.DataFrame({"x": x, "layer": [1.0], "low": [math.nan]})
+    assert str(_rows(table)) == "[{'x': 31.1158, 'layer': 1, 'low': None}]"

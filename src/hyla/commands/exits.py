@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hyla.lab.origins import MissingOriginError
 from hyla.training import Interrupted
 from hyla.training.checkpoint import CheckpointError
 from hyla.training.cohort import ModelTooLargeError
@@ -39,5 +40,7 @@ def exit_code(error: Exception) -> int | None:
         case UsageError():
             return USAGE
         case RunDirectoryError() | CheckpointError() | ModelTooLargeError() | UnfinishedError():
+            return FAILURE
+        case MissingOriginError():
             return FAILURE
     return None

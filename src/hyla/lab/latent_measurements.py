@@ -94,14 +94,14 @@ def _rows(table: "pandas.DataFrame", **columns: Any) -> list[Row]:
         if isinstance(value, float):
             if math.isnan(value):
                 return None
-            # pandas makes a column of layers real if one is missing.
-            return int(value) if name.endswith("layer") else value
+            # pandas makes a column of layers real if one is missing. Rounded as a Python number: in
+            # float32, as codes are, it would still take 17 digits to write.
+            return int(value) if name.endswith("layer") else round(value, 4)
         return value
 
-    records = table.round(4).to_dict("records")
     return [
         {**columns, **{str(name): plain(str(name), value) for name, value in record.items()}}
-        for record in records
+        for record in table.to_dict("records")
     ]
 
 

@@ -7,6 +7,7 @@ A store is a folder with one folder for each `Setting` in it::
       curves-fuzzy.csv      a row per model and evaluation
       ceilings.csv          the best accuracy possible on SRAVEN, by the exact solver
       fig2b.csv             what else an experiment measured, by its name
+      origins/o1f0c9a52.csv device, versions and commit of the rows that name it
 
 Rows are keyed by what they are about, so collecting twice, or from two machines, adds nothing
 twice. Figures and the report are made from these tables alone.
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hyla.lab.csv_table import read_csv, write_csv
+from hyla.lab.origins import read_with_origins, write_with_origins
 from hyla.lab.selection import (
     HYPERPARAMETERS,
     Estimate,
@@ -123,11 +124,11 @@ class Tables:
 
     def _rows(self, path: Path) -> list[Row]:
         if path not in self._read:
-            self._read[path] = read_csv(path)
+            self._read[path] = read_with_origins(path)
         return self._read[path]
 
     def _write(self, rows: Sequence[Row], path: Path) -> None:
-        write_csv(rows, path)
+        write_with_origins(rows, path)
         self._read.pop(path, None)  # to be read as any other process would read it
 
 

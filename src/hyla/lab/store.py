@@ -24,6 +24,9 @@ from hyla.training.run_directory import (
 
 Row = dict[str, Any]
 
+ORIGIN = ("device", "hyla", "torch", "cuda", "python", "git_commit")
+"""Columns that say what a row's numbers were computed with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
@@ -136,8 +139,7 @@ def final_rows(run: StoredRun) -> list[Row]:
 
 def origin_of(run: StoredRun) -> Row:
     """Return device, versions and commit of all starts of a run."""
-    names = ("device", "hyla", "torch", "cuda", "python", "git_commit")
-    return {name: _all_values(run.provenance, name) for name in names}
+    return {name: _all_values(run.provenance, name) for name in ORIGIN}
 
 
 def curve_rows(run: StoredRun) -> list[Row]:
