@@ -11,6 +11,7 @@ from hyla.cli import main
 from hyla.commands.exits import FAILURE, TRY_AGAIN, USAGE
 from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.csv_table import read_csv
+from hyla.lab.drawing import Bars, Figure, Lines, Points
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report import build
 from hyla.lab.reproduce import Effort, methods_of, results_of
@@ -69,7 +70,7 @@ def test_the_store_alone_makes_the_report(tmp_path: Path, capsys):
             path.unlink()
 
     capsys.readouterr()
-    assert main(["report", "--out", str(tmp_path / "store")]) == 0
+    assert main(["report", str(tmp_path / "store")]) == 0
     assert (tmp_path / "store" / "report.md").read_text() == markdown
     again = (tmp_path / "store" / "report.html").read_text()
     # Plotly gives its elements random names.
@@ -197,7 +198,14 @@ def test_a_part_of_the_search_may_be_asked_for(only, rates, steps):
         (("fig2c", "--only", "model.atention=hyla"), "did you mean 'model.attention'"),
         (("fig2c", "--only", "task_name"), "say which values"),
         (("fig2c", "--scale", "paper", "--only", "learning_rate=3e-4"), "is one of 0.001, 0.003"),
-        (("fig2c", "--only", "learning_rate=fast"), "leaves no model"),
+        (("fig2c", "--only", "learning_rate=fast"), "learning_rate=fast: no model has that"),
+        (
+            ("fig2c", "--only", "seed=0,7"),
+            "seed=7: no model has that. Of the models, seed is one of 0, 1",
+        ),
+        (("fig2c", "--only", "seed=0", "seed=8"), "seed=8: no model has that"),
+        (("fig2c", "--only", "model.attention=hyla,hylaa"), "did you mean 'hyla'"),
+        (("tableA1", "--only", "task_name=fuzzy", "task.num_values=8"), "leaves no model"),
         (("fig2c", "--seeds", "0"), "seeds must be at least 1"),
         (("fig2c", "--shorten", "0"), "shorten must be at least 1"),
         (("fig2c", "--workers", "0"), "workers must be at least 1"),
@@ -215,16 +223,33 @@ def test_without_names_all_are_listed(tmp_path: Path, capsys):
     assert all(name in shown for name in NAMES)
 
 
-def test_a_report_of_nothing_says_how_to_get_something(tmp_path: Path, capsys):
-    assert main(["report", "--out", str(tmp_path)]) == USAGE
-    assert "hyla reproduce all --scale smoke" in capsys.readouterr().err
+@pytest.mark.parametrize("option", [["--out"], []])
+def test_a_report_of_nothing_says_how_to_get_something(tmp_path: Path, capsys, option: list[str]):
+    assert main(["report", *option, str(tmp_path)]) == USAGE
+    message = capsys.readouterr().err
+    assert f"{tmp_path} holds no results" in message
+    assert "hyla reproduce all --scale smoke" in message
+
+
+def _check_legend(figure: Figure | None) -> None:
+    """Panels share a legend: each name is to have a colour of its own, the same in all of them."""
+    panels = [panel for row in figure.panels for panel in row] if figure else []
+    series = [one for panel in panels if isinstance(panel, Lines | Bars) for one in panel.series]
+    looks = {(one.name, one.colour, one.dashed) for one in series}
+    for panel in panels:
+        if isinstance(panel, Points):
+            looks |= {(name, colour, False) for name, colour in panel.class_colours.items()}
+    assert len({name for name, *_ in looks}) == len(looks)
+    assert len({look[1:] for look in looks}) == len(looks)
 
 
 def test_everything_end_to_end(tmp_path: Path, capsys):
     """As `hyla reproduce all --scale smoke`, with a seventh of its steps and one model a method."""
     cut = ("--scale", "smoke", "--seeds", "1", "--no-search", "--shorten", "7")
     assert _reproduce(tmp_path, "all", *cut) == 0
-    sections = {section.experiment.name for section in build(tmp_path / "store")}
-    assert sections == set(NAMES)
+    sections = {section.experiment.name: section for section in build(tmp_path / "store")}
+    assert sections.keys() == set(NAMES)
+    for section in sections.values():
+        _check_legend(section.figure)
     page = (tmp_path / "store" / "report.html").read_text()
     assert "These numbers only show that everything runs" in page

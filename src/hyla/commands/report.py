@@ -13,7 +13,6 @@ from hyla.lab.results import stored_settings
 
 
 def report(
-    *,
     out: Annotated[
         Path, Parameter(help="Folder of the tables; figures and report go there too.")
     ] = Path("results/lab"),
@@ -25,7 +24,10 @@ def report(
     paper with its verdict and the numbers that say so.
     """
     if not stored_settings(out):
-        raise UsageError(f"{out} holds no results; `hyla reproduce all --scale smoke` makes some")
+        raise UsageError(
+            f"{out} holds no results: OUT is the folder that `hyla reproduce` wrote its tables to, "
+            "results/lab if not told otherwise; `hyla reproduce all --scale smoke` makes some"
+        )
     screen = console()
     write_report(
         out, say=lambda line: screen.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -94,7 +94,7 @@ def reproduce(
     search
         Search the hyper-parameters of Table A3; --no-search takes the preset's alone.
     only
-        Train only models with these settings, as in `--only task_name=fuzzy learning_rate=1e-3`.
+        Train only models with these settings, as in `--only task_name=fuzzy seed=0,1`.
     shorten
         Take one in N of the scale's steps. Such results are kept and shown apart.
     precision
@@ -228,12 +228,12 @@ def _measured_on(device: torch.device, tables: Tables) -> list[Row]:
 
 
 def _only(texts: Sequence[str]) -> dict[str, list[str]]:
-    wanted = {}
+    wanted: dict[str, list[str]] = {}
     for text in texts:
         key, equals, values = text.partition("=")
         if not equals or not values:
             raise ValueError(f"--only {text}: say which values, as in --only task_name=fuzzy")
-        wanted[key] = values.split(",")
+        wanted.setdefault(key, []).extend(values.split(","))
     return wanted
 
 

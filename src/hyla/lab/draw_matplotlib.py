@@ -1,15 +1,22 @@
 """Figures as PNG and PDF."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla.lab.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Points
+from hyla.lab.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points
 
 _PANEL_INCHES = (3.6, 3.0)
+_CLOUD_INCHES = (2.2, 2.4)  # of points: no axes to be read, and a title of two lines
+_BESIDE_INCHES = 0.8
+"""What the axes of a panel take of its width."""
 _LEVEL_COLOUR = "#666666"
 _MOST_TICKS = 20
+_TEXT_POINTS = 8
+_LETTER_INCHES = 0.6 * _TEXT_POINTS / 72
+_LINE_INCHES = 1.3 * _TEXT_POINTS / 72
 
 
 def write_figure(figure: Figure, path: Path) -> list[Path]:
@@ -19,12 +26,34 @@ def write_figure(figure: Figure, path: Path) -> list[Path]:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows, columns = len(figure.panels), max(len(row) for row in figure.panels)
-    width = sum(_width(panel) for panel in max(figure.panels, key=len))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
+    with pyplot.rc_context({"font.size": _TEXT_POINTS}):
+        canvas = _canvas_of(figure)
+        # Laying out takes longer than drawing: once for both files.
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")
+        for file in written:
+            # Without dates, so that the same results give the same file.
+            stamp = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
+            canvas.savefig(file, dpi=150, metadata=stamp, bbox_inches="tight")  # long labels, too
+    pyplot.close(canvas)
+    return written
+
+
+def _canvas_of(figure: Figure) -> Any:
+    from matplotlib import pyplot
+
+    sizes = [[_size(panel) for panel in row] for row in figure.panels]
+    heights = [max(height for _, height in row) for row in sizes]
+    columns = itertools.zip_longest(*sizes, fillvalue=(0.0, 0.0))
+    widths = [max(width for width, _ in column) for column in columns]
     canvas, axes = pyplot.subplots(
-        rows,
-        columns,
-        figsize=(width, _PANEL_INCHES[1] * rows),
+        len(heights),
+        len(widths),
+        figsize=(sum(widths), sum(heights)),
+        width_ratios=widths,
+        height_ratios=heights,
         squeeze=False,
         layout="constrained",
     )
@@ -34,22 +63,21 @@ def write_figure(figure: Figure, path: Path) -> list[Path]:
         for panel, axis in zip(row, row_axes, strict=False):
             _draw(panel, axis)
             axis.set_title(panel.title, fontsize=9)
-    # Laying out takes longer than drawing: once for both files.
-    canvas.draw_without_rendering()
-    canvas.set_layout_engine("none")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
-    for file in written:
-        # Without dates, so that the same results give the same file.
-        stamp = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
-        canvas.savefig(file, dpi=150, metadata=stamp, bbox_inches="tight")  # long labels, too
-    pyplot.close(canvas)
-    return written
+        _draw_scales(row, row_axes)
+    _draw_legend(canvas)
+    return canvas
 
 
-def _width(panel: Panel) -> float:
-    groups = len(panel.x) if isinstance(panel, Bars) else 0
-    return max(_PANEL_INCHES[0], 0.75 * groups)
+def _size(panel: Panel) -> tuple[float, float]:
+    """Return width and height in inches."""
+    width, height = _PANEL_INCHES
+    match panel:
+        case Points():
+            return _CLOUD_INCHES
+        case Bars():
+            return max(width, 0.75 * len(panel.x)), height
+        case _:
+            return width, height
 
 
 def _draw(panel: Panel, axis: Any) -> None:
@@ -66,7 +94,7 @@ def _draw(panel: Panel, axis: Any) -> None:
 
 def _draw_lines(panel: Lines, axis: Any) -> None:
     named = any(isinstance(x, str) for x in panel.x)
-    positions = list(range(len(panel.x))) if named else panel.x
+    positions: Sequence[Any] = range(len(panel.x)) if named else panel.x
     course = len(panel.x) > _MOST_TICKS  # of a training, say: a line rather than points
     for line in panel.series:
         axis.errorbar(
@@ -81,7 +109,8 @@ def _draw_lines(panel: Lines, axis: Any) -> None:
             linestyle="--" if line.dashed else "-",
         )
     if not course:
-        axis.set_xticks(positions, [x if named else f"{x:g}" for x in panel.x])
+        names = [x if isinstance(x, str) else f"{x:g}" for x in panel.x]
+        _name_ticks(axis, positions, names, width=_size(panel)[0] - _BESIDE_INCHES)
     _finish(panel, axis)
     axis.set_xlabel(panel.x_label)
 
@@ -99,10 +128,26 @@ def _draw_bars(panel: Bars, axis: Any) -> None:
             label=one.name,
             capsize=2,
         )
-    crowded = sum(len(name) for name in panel.x) > 40
-    turn = {"rotation": 30, "ha": "right"} if crowded else {}
-    axis.set_xticks(range(len(panel.x)), panel.x, fontsize=7, **turn)
+    _name_ticks(axis, range(len(panel.x)), panel.x, width=_size(panel)[0] - _BESIDE_INCHES)
     _finish(panel, axis)
+
+
+def _name_ticks(
+    axis: Any, positions: Sequence[float], names: Sequence[str], *, width: float
+) -> None:
+    """Name places on the horizontal axis: turned where names would touch, at worst not all."""
+    closest = min((b - a for a, b in itertools.pairwise(positions)), default=1)
+    inches = [width * place / (positions[-1] - positions[0] + closest) for place in positions]
+    kept = [0]
+    for i, place in enumerate(inches):
+        if place - inches[kept[-1]] >= _LINE_INCHES:
+            kept.append(i)
+    room = min((inches[b] - inches[a] for a, b in itertools.pairwise(kept)), default=width)
+    turn: dict[str, Any] = {}
+    if room < _LETTER_INCHES * (1 + max(len(names[i]) for i in kept)):
+        slant = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+        turn = slant if room >= 2 * _LINE_INCHES else {"rotation": 90}
+    axis.set_xticks([positions[i] for i in kept], [names[i] for i in kept], **turn)
 
 
 def _finish(panel: Lines | Bars, axis: Any) -> None:
@@ -112,8 +157,6 @@ def _finish(panel: Lines | Bars, axis: Any) -> None:
         # Room for what falls outside, such as a negative R².
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, panel.y_range[0]), max(high, panel.y_range[1]))
-    if len(panel.series) + len(panel.levels) > 1:
-        axis.legend(frameon=False, fontsize=7)
 
 
 def _draw_levels(levels: Sequence[Level], axis: Any) -> None:
@@ -122,26 +165,26 @@ def _draw_levels(levels: Sequence[Level], axis: Any) -> None:
 
 
 def _draw_points(panel: Points, axis: Any) -> None:
-    if any(isinstance(value, str) for value in panel.colour):
-        for i, name in enumerate(sorted(set(panel.colour), key=str)):
-            own = [j for j, value in enumerate(panel.colour) if value == name]
-            colour = PALETTE[i % len(PALETTE)]
+    if panel.class_colours:
+        for name, colour in panel.class_colours.items():
+            own = [j for j, value in enumerate(panel.values) if value == name]
             xs, ys = [panel.x[j] for j in own], [panel.y[j] for j in own]
             axis.scatter(xs, ys, s=4, color=colour, label=name, linewidths=0)
-        axis.legend(fontsize=5, markerscale=2, frameon=False, ncols=2)
     else:
-        drawn = axis.scatter(panel.x, panel.y, s=4, c=panel.colour, cmap="viridis", linewidths=0)
-        axis.figure.colorbar(drawn, ax=axis, label=panel.colour_label)
+        low, high = panel.value_range or (None, None)
+        shown = {"c": panel.values, "cmap": "viridis", "vmin": low, "vmax": high}
+        axis.scatter(panel.x, panel.y, s=4, linewidths=0, **shown)
     axis.set_xticks([])
     axis.set_yticks([])
 
 
 def _draw_heatmap(panel: Heatmap, axis: Any) -> None:
     low, high = panel.value_range or (None, None)
-    drawn = axis.imshow(panel.values, aspect="auto", vmin=low, vmax=high, cmap="viridis")
-    axis.set_xticks(range(len(panel.columns)), panel.columns, rotation=90, fontsize=6)
-    axis.set_yticks(range(len(panel.rows)), panel.rows, fontsize=6)
-    axis.figure.colorbar(drawn, ax=axis, label=panel.label)
+    axis.imshow(panel.values, aspect="auto", vmin=low, vmax=high, cmap="viridis")
+    beside = _BESIDE_INCHES + _LETTER_INCHES * max(map(len, panel.rows))
+    _name_ticks(axis, range(len(panel.columns)), panel.columns, width=_size(panel)[0] - beside)
+    named = [i for i, name in enumerate(panel.rows) if name]
+    axis.set_yticks(named, [panel.rows[i] for i in named])
     if panel.numbered:
         back = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 1}
         for i, row in enumerate(panel.values):
@@ -149,3 +192,41 @@ def _draw_heatmap(panel: Heatmap, axis: Any) -> None:
                 if not math.isnan(value):
                     text = f"{value:.2g}"
                     axis.text(j, i, text, ha="center", va="center", fontsize=6, bbox=back)
+
+
+# --- what panels share -----------------------------------------------------------------------
+
+
+def _draw_scales(row: Sequence[Panel], axes: Sequence[Any]) -> None:
+    """Say which colour is which number: once for panels of a row with the same range."""
+    sharing: dict[Any, list[Any]] = {}
+    for panel, axis in zip(row, axes, strict=False):
+        if isinstance(panel, Heatmap) or (isinstance(panel, Points) and not panel.class_colours):
+            scale = (panel.label, panel.value_range or panel.title)
+            sharing.setdefault(scale, []).append(axis)
+    for (label, _), together in sharing.items():
+        [drawn] = [*together[0].images, *together[0].collections]
+        together[0].figure.colorbar(drawn, ax=together, label=label, pad=0.02)
+
+
+def _draw_legend(canvas: Any) -> None:
+    """Name the colours of all panels below them, where that covers nothing."""
+    found: dict[str, Any] = {}
+    for axis in canvas.axes:
+        handles, names = axis.get_legend_handles_labels()
+        found |= zip(names, handles, strict=True)
+    if len(found) < 2:
+        return
+    width, height = canvas.get_size_inches()
+    fitting = max(1, int(width / (_LETTER_INCHES * max(map(len, found)) + 0.7)))
+    lines = math.ceil(len(found) / fitting)
+    canvas.set_size_inches(width, height + 0.2 * lines)
+    canvas.legend(
+        found.values(),
+        found.keys(),
+        loc="outside lower center",
+        ncols=math.ceil(len(found) / lines),
+        frameon=False,
+        markerscale=2,
+        handlelength=3,
+    )

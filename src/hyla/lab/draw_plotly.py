@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hyla.lab.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Points
+from hyla.lab.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points
 
-_PANEL_PIXELS = 340
+_PAGE_PIXELS = 1100
+"""Width of the report's page, without margins."""
 _LEVEL_COLOUR = "#666666"
 
 
@@ -14,17 +15,32 @@ def figure_html(figure: Figure) -> str:
     from plotly.subplots import make_subplots
 
     rows, columns = len(figure.panels), max(len(row) for row in figure.panels)
-    titles = [row[i].title if i < len(row) else "" for row in figure.panels for i in range(columns)]
-    canvas = make_subplots(rows=rows, cols=columns, subplot_titles=titles)
+    titles = [
+        row[i].title.replace("\n", "<br>") if i < len(row) else ""
+        for row in figure.panels
+        for i in range(columns)
+    ]
+    panels = [panel for row in figure.panels for panel in row]
+    height, beside, below = map(max, zip(*map(_size, panels), strict=True))
+    # Points are too small to tell their colours apart; lines as they are show their dashes.
+    keys = "constant" if any(isinstance(panel, Points) for panel in panels) else "trace"
+    canvas = make_subplots(
+        rows=rows,
+        cols=columns,
+        subplot_titles=titles,
+        horizontal_spacing=beside / _PAGE_PIXELS,
+        vertical_spacing=below / (rows * (height + below) - below),
+    )
     shown: set[str] = set()
     for i, row in enumerate(figure.panels, start=1):
         for j, panel in enumerate(row, start=1):
             _draw(panel, canvas, {"row": i, "col": j}, shown)
     canvas.update_layout(
         template="plotly_white",
-        height=_PANEL_PIXELS * rows + 60,
-        margin={"l": 60, "r": 20, "t": 50, "b": 50},
+        height=rows * (height + below) + 50,
+        margin={"l": 60, "r": 20, "t": 50, "b": below},
         font={"size": 12},
+        legend={"tracegroupgap": 0, "itemsizing": keys},
     )
     canvas.update_annotations(font_size=12)
     return canvas.to_html(full_html=False, include_plotlyjs=False)
@@ -35,6 +51,17 @@ def plotly_script() -> str:
     from plotly.offline import get_plotlyjs
 
     return f"<script>{get_plotlyjs()}</script>"
+
+
+def _size(panel: Panel) -> tuple[int, int, int]:
+    """Return a panel's height in pixels, and what its axes and the next title take around it."""
+    match panel:
+        case Points():
+            return 220, 15, 50
+        case Heatmap():
+            return 250, 20 + 7 * max(map(len, panel.rows)), 110
+        case _:
+            return 250, 70, 110
 
 
 def _draw(panel: Panel, canvas: Any, place: dict[str, int], shown: set[str]) -> None:
@@ -95,16 +122,18 @@ def _draw_points(panel: Points, canvas: Any, place: dict[str, int], shown: set[s
         xs, ys = [panel.x[j] for j in which], [panel.y[j] for j in which]
         return graph_objects.Scatter(x=xs, y=ys, mode="markers", **options)
 
-    if any(isinstance(value, str) for value in panel.colour):
-        for i, name in enumerate(sorted(set(panel.colour), key=str)):
-            own = [j for j, value in enumerate(panel.colour) if value == name]
-            marker = {"size": 4, "color": PALETTE[i % len(PALETTE)]}
+    if panel.class_colours:
+        for name, colour in panel.class_colours.items():
+            own = [j for j, value in enumerate(panel.values) if value == name]
+            marker = {"size": 4, "color": colour}
             options = {"legendgroup": name, "showlegend": name not in shown}
-            shown.add(str(name))
-            canvas.add_trace(cloud(own, name=str(name), marker=marker, **options), **place)
+            shown.add(name)
+            canvas.add_trace(cloud(own, name=name, marker=marker, **options), **place)
     else:
-        marker = {"size": 4, "color": list(panel.colour), "colorscale": "Viridis"}
-        hover = f"{panel.colour_label} %{{marker.color:.3g}}<extra></extra>"
+        low, high = panel.value_range or (None, None)
+        scale = {"colorscale": "Viridis", "cmin": low, "cmax": high}
+        marker = {"size": 4, "color": list(panel.values), **scale}
+        hover = f"{panel.label} %{{marker.color:.3g}}<extra></extra>"
         everything = range(len(panel.x))
         canvas.add_trace(
             cloud(everything, marker=marker, showlegend=False, hovertemplate=hover), **place
@@ -121,7 +150,6 @@ def _draw_heatmap(panel: Heatmap, canvas: Any, place: dict[str, int]) -> None:
         graph_objects.Heatmap(
             z=[list(row) for row in panel.values],
             x=list(panel.columns),
-            y=list(panel.rows),
             zmin=low,
             zmax=high,
             colorscale="Viridis",
@@ -131,4 +159,7 @@ def _draw_heatmap(panel: Heatmap, canvas: Any, place: dict[str, int]) -> None:
         ),
         **place,
     )
-    canvas.update_yaxes(autorange="reversed", **place)
+    # By number: plotly would lay rows of the same name, such as none, on each other.
+    named = [i for i, name in enumerate(panel.rows) if name]
+    names = [panel.rows[i] for i in named]
+    canvas.update_yaxes(autorange="reversed", tickvals=named, ticktext=names, **place)

@@ -1,10 +1,10 @@
 """What figures consist of, whoever draws them: matplotlib for files, plotly for the page."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-# Okabe and Ito's palette: told apart by colour-blind readers too.
+# Okabe and Ito's palette, told apart by colour-blind readers too; then what is still free.
 PALETTE = (
     "#D55E00",
     "#0072B2",
@@ -13,10 +13,10 @@ PALETTE = (
     "#E69F00",
     "#56B4E9",
     "#000000",
-    "#B8A000",
-    "#8C564B",
     "#7F7F7F",
     "#7030A0",
+    "#8C564B",
+    "#B8A000",
     "#9ACD32",
 )
 METHOD_COLOURS = {"hyla": PALETTE[0], "softmax": PALETTE[1], "linear": PALETTE[2]}
@@ -68,13 +68,16 @@ class Bars:
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """A cloud of points, coloured by a number (`colour_label` says which) or by a class."""
+    """A cloud of points, coloured by a number (`label` says which) or by a class."""
 
     title: str
     x: Sequence[float]
     y: Sequence[float]
-    colour: Sequence[float] | Sequence[str]
-    colour_label: str
+    values: Sequence[float] | Sequence[str]
+    label: str
+    class_colours: Mapping[str, str] = field(default_factory=dict)
+    """The colour of each class; none where the values are numbers."""
+    value_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +102,10 @@ Panel = Lines | Bars | Points | Heatmap
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """Panels in rows, as the paper arranges them."""
+    """Panels in rows, as the paper arranges them.
+
+    They share a legend: a name means the same colour in all of them.
+    """
 
     panels: Sequence[Sequence[Panel]]
     note: str = ""

@@ -1,6 +1,6 @@
 """Panels of latent codes that several figures share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyla.lab.drawing import METHOD_COLOURS, PALETTE, Figure, Heatmap, Lines, Points, Series
@@ -17,8 +17,8 @@ READINGS = {
 }
 """How the codes of fuzzy logic are read: the split of unseen functions, and what it means."""
 
-# More classes than this are coloured by their number, without a legend.
-_MOST_NAMED = 12
+_WIDEST = 6
+"""Most panels in a row that can still be read."""
 
 
 def rows_of(results: Results, **wanted: object) -> list[Row]:
@@ -39,47 +39,98 @@ def methods_in(rows: Sequence[Row]) -> list[str]:
     return [method for method in METHODS if method in found]
 
 
-def cloud(rows: Sequence[Row], colour: str, title: str) -> Points:
-    """Return embedded codes coloured by one of their labels."""
-    values = [row[colour] for row in rows]
-    names = sorted({value for value in values if isinstance(value, str)})
-    if len(names) > _MOST_NAMED:
-        values = [names.index(value) for value in values]
-    return Points(
-        title=title,
-        x=[row["x"] for row in rows],
-        y=[row["y"] for row in rows],
-        colour=values,
-        colour_label=colour,
-    )
+def seeds_in(rows: Sequence[Row]) -> str:
+    """Say how many models the rows are of: `3 seeds of each method`, or how many of which."""
+    counts = {
+        label_of(method): len({row["seed"] for row in rows if row["attention"] == method})
+        for method in methods_in(rows)
+    }
+    texts = {name: f"{n} seed{'s' * (n != 1)}" for name, n in counts.items()}
+    if len(texts) > 1 and len(set(texts.values())) == 1:
+        return f"{texts.popitem()[1]} of each method"
+    return ", ".join(f"{text} of {name}" for name, text in texts.items())
 
 
 def figure_of_codes(
     results: Results, colours: dict[str, str], *, all_layers: bool, note: str = ""
 ) -> Figure | None:
-    """Return a row of panels for each colour (label → what it is called): methods, then layers."""
+    """Return rows of panels for each colour (label → what it is called): methods, then layers."""
     embedded = rows_of(results, what="embedding")
     if not embedded:
         return None
+    class_colours = _class_colours(embedded, list(colours))
     panels = []
     for colour, name in colours.items():
-        row = []
+        by_method = []
         for method in methods_in(embedded):
             own = [r for r in embedded if r["attention"] == method]
             layers = sorted({r["layer"] for r in own}) if all_layers else [last_layer(own)]
-            row += [
-                cloud(
+            clouds = [
+                _cloud(
                     [r for r in own if r["layer"] == layer],
                     colour,
-                    f"{label_of(method)}, layer {layer + 1}, by {name}",
+                    f"{label_of(method)}, layer {layer + 1}\nby {name}",
+                    among=embedded,
+                    class_colours=class_colours,
                 )
                 for layer in layers
             ]
-        panels.append(row)
+            by_method.append(clouds)
+        panels += _in_rows(by_method)
     seeds = {row["attention"]: row["seed"] for row in embedded}
     whose = ", ".join(f"{label_of(method)} seed {seeds[method]}" for method in methods_in(embedded))
-    note = f"{note} Codes of the model of each method that is best on validation: {whose}."
+    note = (
+        f"{note} Codes of each method's model that is best on validation, among "
+        f"{seeds_in(results.rows)}: {whose}."
+    )
     return Figure(panels=panels, note=note.strip())
+
+
+def _class_colours(rows: Sequence[Row], labels: Sequence[str]) -> dict[str, str]:
+    """Return a colour for each class of the labels, of those that have few enough to tell apart."""
+    classes = [{row[label] for row in rows if isinstance(row[label], str)} for label in labels]
+    named = _in_order(set().union(*(names for names in classes if len(names) <= len(PALETTE))))
+    return dict(zip(named, PALETTE, strict=False)) if len(named) <= len(PALETTE) else {}
+
+
+def _cloud(
+    rows: Sequence[Row],
+    label: str,
+    title: str,
+    *,
+    among: Sequence[Row],
+    class_colours: Mapping[str, str],
+) -> Points:
+    """Return embedded codes coloured by one of their labels, the same in every panel.
+
+    `among` has all that there is. Classes without a colour of their own are coloured as numbers.
+    """
+    classes = _in_order({row[label] for row in among})
+    named = all(name in class_colours for name in classes)
+    # Positions in alphabetical order, where there are too many names.
+    numbers = {c: i if isinstance(c, str) else c for i, c in enumerate(sorted(classes))}
+    scale: list[float] = [] if named else sorted(numbers.values())
+    return Points(
+        title=title,
+        x=[row["x"] for row in rows],
+        y=[row["y"] for row in rows],
+        values=[row[label] if named else numbers[row[label]] for row in rows],
+        label=label,
+        class_colours={name: class_colours[name] for name in classes} if named else {},
+        value_range=None if named else (scale[0], scale[-1]),
+    )
+
+
+def _in_rows(groups: Sequence[Sequence[Points]]) -> list[list[Points]]:
+    """Return the panels in rows, as words in lines: a group is broken only if it is too wide."""
+    rows: list[list[Points]] = [[]]
+    for group in groups:
+        for start in range(0, len(group), _WIDEST):
+            part = group[start : start + _WIDEST]
+            if len(rows[-1]) + len(part) > _WIDEST:
+                rows.append([])
+            rows[-1] += part
+    return rows
 
 
 def matrix(
@@ -147,18 +198,27 @@ def f1_by_layer(results: Results, label: str, split: str) -> Lines | None:
 
 
 def controls_by_layer(results: Results, label: str, split: str, method: str) -> Lines | None:
-    """Return what else the label can be decoded from, beside one method's code."""
+    """Return what else the label can be decoded from, beside one method's code.
+
+    The code has the colour and the name of its method, as in `f1_by_layer`.
+    """
     own = rows_of(results, metric="f1", label=label, split=split, attention=method)
     if not own:
         return None
     layers = sorted({row["layer"] for row in own if row["layer"] is not None})
-    lines = []
-    for i, name in enumerate(dict.fromkeys(row["predictor"] for row in own)):
+
+    def line(predictor: str, name: str, colour: str, *, dashed: bool) -> Series:
         # What does not depend on the layer is a level line.
-        flat = f1(results, label, split, method, name)
-        scores = [flat or f1(results, label, split, method, name, layer) for layer in layers]
-        colour = PALETTE[i % len(PALETTE)]
-        lines.append(series(name, scores, colour, dashed=name != "code"))
+        flat = f1(results, label, split, method, predictor)
+        scores = [flat or f1(results, label, split, method, predictor, layer) for layer in layers]
+        return series(name, scores, colour, dashed=dashed)
+
+    lines = [line("code", label_of(method), METHOD_COLOURS[method], dashed=False)]
+    # All methods have the same controls, in whatever order: a control has one colour.
+    controls = sorted({row["predictor"] for row in results.rows} - {"code"})
+    free = [colour for colour in PALETTE if colour not in METHOD_COLOURS.values()]
+    pairs = zip(controls, free, strict=False)
+    lines += [line(name, name, colour, dashed=True) for name, colour in pairs]
     return Lines(
         title=f"{label}, {label_of(method)}: code and controls",
         x_label="layer",

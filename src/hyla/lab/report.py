@@ -70,12 +70,14 @@ def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
     """Return the experiments of which enough is measured, so that every model is in one of them.
 
     Models are shared: those of one figure alone would make thin versions of many others. Where a
-    claim can be judged by a model's scores, it is in an experiment that judges one.
+    claim can be judged by a model's scores, it is in an experiment that judges one. The table in
+    which the methods are compared stays when figures that share its models join it.
     """
     everything = [(load(name), results_of(load(name), tables)) for name in NAMES]
     chosen = {experiment.name for experiment, found in everything if _answered(experiment, found)}
     scored = [(e, found) for e, found in everything if e.measurement is None]
     judging = [(e, found) for e, found in scored if e.verdicts(found)]
+    chosen |= {_HOME} & {experiment.name for experiment, _ in judging}
     for candidates in (judging, scored):
         keys = {e.name: {method_key(cell.config) for cell in r.cells} for e, r in candidates}
         chosen |= _covering(keys, chosen)

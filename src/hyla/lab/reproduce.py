@@ -86,7 +86,7 @@ def _methods(
 
 
 def check_only(experiments: Sequence[Experiment], setting: Setting, effort: Effort) -> None:
-    """Raise a ValueError for a key that is no setting of any model, or values that none has."""
+    """Raise a ValueError for a key that is no setting of any model, or a value that none has."""
     everything = dataclasses.replace(effort, only={})
     models = [
         flat_settings(method.config.to_tree()) | vars(member)
@@ -95,16 +95,19 @@ def check_only(experiments: Sequence[Experiment], setting: Setting, effort: Effo
         for member in method.config.members
     ]
     known = {key for model in models for key in model}
-    for key in effort.only:
+    for key, wanted in effort.only.items():
         if key not in known:
             raise ValueError(f"--only: no run has a setting {key!r}{nearest(key, known)}")
+        values = [model[key] for model in models if key in model]
+        for text in wanted:
+            if not any(_reads_as(text, value) for value in values):
+                there = list(dict.fromkeys(map(str, values)))
+                raise ValueError(
+                    f"--only {key}={text}: no model has that{nearest(text, there)}. Of the models, "
+                    f"{key} is one of {', '.join(there)}."
+                )
     if effort.only and not any(methods_of(e, setting, effort) for e in experiments):
-        values = {
-            key: ", ".join(dict.fromkeys(str(model[key]) for model in models if key in model))
-            for key in effort.only
-        }
-        there = "; ".join(f"{key} is one of {found}" for key, found in values.items())
-        raise ValueError(f"--only leaves no model. Of the models {there}.")
+        raise ValueError("--only leaves no model: none has all of these settings at once")
 
 
 def shares_of(

@@ -7,7 +7,7 @@ from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, error_of, percent
 from hyla.lab.drawing import Figure, Table
 from hyla.lab.experiment import Experiment
 from hyla.lab.latent_measurements import SWAPPED_CODES, method_sweeps, on, swapping
-from hyla.lab.latent_panels import matrix, methods_in, rows_of
+from hyla.lab.latent_panels import matrix, methods_in, rows_of, seeds_in
 from hyla.lab.panels import label_of
 from hyla.lab.results import Results
 from hyla.lab.selection import Estimate, estimate
@@ -51,8 +51,9 @@ def _figure(results: Results) -> Figure | None:
         "Rows: the rule that gives the instance its answer; columns: the rule whose code is put "
         "in, in all layers at once, from another instance: one that applies that rule to the same "
         "values (above), or any (below). A cell is the share of answers that the donor's rule "
-        "prescribes for the recipient's own inputs, averaged over the seeds with at least "
-        f"{_FEWEST} such swaps. On the diagonal there is nothing to follow."
+        "prescribes for the recipient's own inputs, averaged over those of "
+        f"{seeds_in(measured)} that have at least {_FEWEST} such swaps. On the diagonal there is "
+        "nothing to follow."
     )
     drawn = [row for row in panels if row]
     return Figure(panels=drawn, note=note) if drawn else None

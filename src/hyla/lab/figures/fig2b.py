@@ -14,6 +14,7 @@ from hyla.lab.latent_panels import (
     f1_by_layer,
     methods_in,
     rows_of,
+    seeds_in,
 )
 from hyla.lab.results import Results
 from hyla.lab.selection import Estimate
@@ -32,9 +33,10 @@ def _figure(results: Results) -> Figure | None:
     ]
     panels = [[panel for panel in row if panel is not None] for row in rows]
     note = (
-        "Mean F1 over the classes. `terms` asks of each term whether the function has it; in "
-        "`term 1` and `term 2` the terms are in ascending order, as the authors label them. One "
-        "query point for all functions, and where the title says so one context for all."
+        f"Mean F1 over the classes, ± standard error over {seeds_in(results.rows)}. `terms` asks "
+        "of each term whether the function has it; in `term 1` and `term 2` the terms are in "
+        "ascending order, as the authors label them. One query point for all functions, and where "
+        "the title says so one context for all."
     )
     drawn = [row for row in panels if row]
     return Figure(panels=drawn, note=note) if drawn else None

@@ -33,7 +33,8 @@ def _figure(results: Results) -> Figure | None:
     )
     note = (
         "Queries, keys and values keep their size, all heads together: fewer heads are larger, and "
-        "the number of parameters stays (but for the bias tables of positions)."
+        "the number of parameters stays (but for the bias tables of positions). Of a single score "
+        "RMSHead leaves the sign: HYLA with one head cannot attend."
     )
     return Figure(panels=[[panel]], note=note)
 

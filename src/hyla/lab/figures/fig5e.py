@@ -6,7 +6,7 @@ from hyla.lab.claims import Verdict, share
 from hyla.lab.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.latent_panels import last_layer, matrix, rows_of
+from hyla.lab.latent_panels import last_layer, matrix, rows_of, seeds_in
 from hyla.lab.results import Results
 from hyla.lab.store import Row
 
@@ -29,10 +29,10 @@ def _figure(results: Results) -> Figure | None:
         row="first",
         column="second",
         value="similarity",
-        title="HYLA, last layer, mean over seeds",
+        title="HYLA, last layer",
         label="cosine similarity",
     )
-    return Figure(panels=[[panel]])
+    return Figure(panels=[[panel]], note=f"Mean over {seeds_in(rows)}.")
 
 
 def _verdicts(results: Results) -> list[Verdict]:

@@ -4,7 +4,14 @@ from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, percent
 from hyla.lab.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.latent_measurements import decoding, method_sweeps, on
-from hyla.lab.latent_panels import controls_by_layer, f1, f1_by_layer, methods_in, rows_of
+from hyla.lab.latent_panels import (
+    controls_by_layer,
+    f1,
+    f1_by_layer,
+    methods_in,
+    rows_of,
+    seeds_in,
+)
 from hyla.lab.results import Results
 
 _UNSEEN = "ood_unpermuted"
@@ -17,7 +24,8 @@ def _figure(results: Results) -> Figure | None:
         for method in methods_in(rows_of(results, predictor="code"))
     ]
     drawn = [panel for panel in panels if panel is not None]
-    return Figure(panels=[drawn]) if drawn else None
+    note = f"Mean ± standard error over {seeds_in(results.rows)}."
+    return Figure(panels=[drawn], note=note) if drawn else None
 
 
 def _verdicts(results: Results) -> list[Verdict]:

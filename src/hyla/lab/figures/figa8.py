@@ -6,7 +6,7 @@ from hyla.lab.drawing import Figure, Heatmap
 from hyla.lab.experiment import Experiment
 from hyla.lab.figures.fig5e import final_similarities
 from hyla.lab.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.latent_panels import matrix, rows_of
+from hyla.lab.latent_panels import matrix, rows_of, seeds_in
 from hyla.lab.results import Results
 from hyla.lab.store import Row
 
@@ -53,7 +53,8 @@ def _figure(results: Results) -> Figure | None:
     ]
     note = (
         "The heads of the two pairs (the last token and the same feature of the panels before), in "
-        f"the model that is best on validation (seed {shown})."
+        f"the model that is best on validation (seed {shown}), among "
+        f"{seeds_in(rows_of(results, attention='softmax'))}."
     )
     return Figure(panels=[panels], note=note)
 

@@ -1,0 +1,245 @@
+"""Figures that can be read: nothing covers data, names do not touch, a name has one colour."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyla.lab.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Series
+from hyla.lab.latent_panels import figure_of_codes, seeds_in
+from hyla.lab.registry import load
+from hyla.lab.results import Results
+from hyla.lab.setting import Setting
+from hyla.lab.store import Row
+
+pyplot = pytest.importorskip("matplotlib.pyplot")
+
+RULES = ("constant", "progression+1", "addition", "distribute_three")
+
+
+def results(rows: Sequence[Row]) -> Results:
+    return Results(setting=Setting(scale="paper"), cells=[], rows=rows, ceilings={})
+
+
+def codes(layers: dict[str, int], labels: Sequence[str] = RULES, seeds: int = 3) -> list[Row]:
+    """The best model of each method, embedded, and the distances of all its seeds."""
+    shown = [
+        {"what": "embedding", "attention": method, "seed": 1, "layer": layer, "x": i, "y": layer}
+        | {"rule": label, "target": float(i)}
+        for method, depth in layers.items()
+        for layer in range(depth)
+        for i, label in enumerate(labels)
+    ]
+    return shown + [
+        {"what": "clusters", "attention": method, "seed": seed}
+        for method in layers
+        for seed in range(seeds)
+    ]
+
+
+def full_bars(names: Sequence[str]) -> Bars:
+    heights = [1.0] * len(names)
+    return Bars(
+        title="full",
+        y_label="R²",
+        x=names,
+        series=[Series(name=f"bar {i}", y=heights, colour=PALETTE[i]) for i in range(3)],
+        levels=[Level(name="best possible", y=1.0)],
+        y_range=(0, 1),
+    )
+
+
+def lines(x: Sequence[Any]) -> Lines:
+    one = Series(name="line", y=[0.5] * len(x), colour=PALETTE[0])
+    return Lines(title="line", x_label="x", y_label="y", x=x, series=[one])
+
+
+def heatmap(rows: Sequence[str], columns: int) -> Heatmap:
+    return Heatmap(
+        title="map",
+        values=[[0.0] * columns for _ in rows],
+        rows=rows,
+        columns=[str(i) for i in range(columns)],
+        label="score",
+        value_range=(0, 1),
+    )
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, monkeypatch):
+    """Draw panels to files and return the canvas as it was saved."""
+    from hyla.lab.draw_matplotlib import write_figure
+
+    close = pyplot.close
+    kept = []
+    monkeypatch.setattr(pyplot, "close", kept.append)
+
+    def draw(figure: Figure) -> Any:
+        for file in write_figure(figure, tmp_path / "figure"):
+            assert file.stat().st_size > 0
+        return kept[-1]
+
+    yield draw
+    for canvas in kept:
+        close(canvas)
+
+
+def tick_boxes(axis: Any) -> list[Any]:
+    return [label.get_window_extent() for label in axis.get_xticklabels()]
+
+
+@pytest.mark.parametrize(
+    "panels",
+    [
+        [[full_bars(["a", "b"])]],
+        [[full_bars([f"a long name {i}" for i in range(5)]), heatmap(["a"], 3)]],
+        [[full_bars(["a"]), full_bars(["b"])], [full_bars(["c"])]],
+    ],
+    ids=["one", "beside a map", "rows"],
+)
+def test_the_legend_is_beside_the_panels_and_there_once(drawn, panels: list[list[Panel]]):
+    canvas = drawn(Figure(panels=panels))
+    assert not any(axis.get_legend() for axis in canvas.axes)
+    [legend] = canvas.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert sorted(names) == ["bar 0", "bar 1", "bar 2", "best possible"]
+    box = legend.get_window_extent()
+    assert not any(box.overlaps(axis.get_tightbbox()) for axis in canvas.axes if axis.axison)
+
+
+@pytest.mark.parametrize(
+    "panel",
+    [
+        heatmap(["a rule", "another rule"], 32),
+        lines([1, 2, 4, 8, 16, 32, 64, 65]),
+        lines(["1", "2", "3"]),
+        full_bars(["ReLU", "GELU", "SiLU", "tanh", "id"]),
+    ],
+    ids=["many columns", "powers of two", "layers", "short"],
+)
+def test_names_do_not_touch(drawn, panel: Panel):
+    boxes = tick_boxes(drawn(Figure(panels=[[panel]])).axes[0])
+    assert len(boxes) >= 3
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+
+
+def test_names_too_long_for_their_places_are_turned(drawn):
+    canvas = drawn(Figure(panels=[[full_bars(["softmax", "softmax, then RMSHead", "none"])]]))
+    assert {label.get_rotation() for label in canvas.axes[0].get_xticklabels()} == {30}
+
+
+def test_a_figure_grows_with_its_panels(drawn):
+    one, many = Figure(panels=[[lines([1, 2])]]), Figure(panels=[[lines([1, 2])] * 4] * 3)
+    (width, height), size = (drawn(figure).get_size_inches() for figure in (one, many))
+    assert tuple(size) == pytest.approx((4 * width, 3 * height))
+
+
+def test_maps_of_one_range_share_a_scale(drawn):
+    canvas = drawn(Figure(panels=[[heatmap(["a"], 3)] * 3]))
+    assert len(canvas.axes) == 4
+
+
+def test_rows_of_the_same_name_stay_apart_on_the_page():
+    pytest.importorskip("plotly")
+    from hyla.lab.draw_plotly import figure_html
+
+    page = figure_html(Figure(panels=[[heatmap(["a", "", "b", ""], 2)]]))
+    assert '"tickvals":[0,2],"ticktext":["a","b"]' in page
+    assert '"y":[' not in page
+
+
+@pytest.mark.parametrize(
+    ("layers", "widths"),
+    [
+        ({"hyla": 2, "softmax": 2, "linear": 2}, [6]),
+        ({"hyla": 4, "softmax": 4, "linear": 4}, [4, 4, 4]),
+        ({"softmax": 16}, [6, 6, 4]),
+    ],
+)
+def test_rows_of_codes_stay_narrow_and_methods_whole(layers, widths):
+    figure = figure_of_codes(results(codes(layers)), {"rule": "rule"}, all_layers=True)
+    assert figure is not None
+    assert [len(row) for row in figure.panels] == widths
+
+
+def test_classes_and_numbers_have_the_same_colours_in_all_panels():
+    # The methods were shown different instances: one has a rule that the other has not.
+    rows = codes({"hyla": 1}, RULES[:3]) + codes({"softmax": 1}, RULES[1:])
+    rows += [{**row, "target": 9.0} for row in codes({"linear": 1}, RULES[:1])]
+    colours = {"rule": "rule", "target": "target value"}
+    figure = figure_of_codes(results(rows), colours, all_layers=False)
+    assert figure is not None
+    by_rule, by_target = figure.panels
+    assert [panel.class_colours for panel in by_rule] == [
+        dict(zip(RULES, PALETTE, strict=False))
+    ] * 3
+    assert [panel.value_range for panel in by_target] == [(0.0, 9.0)] * 3
+
+
+def test_many_classes_are_coloured_by_number():
+    names = [f"function {i:02}" for i in range(len(PALETTE) + 1)]
+    [[panel]] = figure_of_codes(
+        results(codes({"hyla": 1}, names)), {"rule": "rule"}, all_layers=True
+    ).panels
+    assert not panel.class_colours
+    assert panel.values == list(range(len(names)))
+
+
+# --- captions ---------------------------------------------------------------------------------
+
+
+def test_captions_count_the_models():
+    every = [
+        {"attention": method, "seed": seed} for method in ("hyla", "linear") for seed in (0, 1)
+    ]
+    assert seeds_in(every) == "2 seeds of each method"
+    assert seeds_in(every[:3]) == "2 seeds of HYLA, 1 seed of Linear attention"
+    assert seeds_in(every[:1] * 2) == "1 seed of HYLA"
+
+
+def decoded(split: str, label: str) -> list[Row]:
+    what = {"metric": "f1", "label": label, "split": split, "value": 0.5}
+    return [
+        {**what, "attention": method, "seed": seed, "predictor": predictor, "layer": 0}
+        for method in ("hyla", "softmax", "linear")
+        for predictor in ("code", "shuffled labels")
+        for seed in range(3)
+    ]
+
+
+similar = [
+    {"what": "similarity", "attention": "hyla", "seed": seed, "layer": 3, "similarity": 0.5}
+    | {"first": "addition", "second": "subtraction"}
+    for seed in range(3)
+]
+swapped = [
+    {"what": "matrix", "attention": "hyla", "seed": seed, "code": "donor", "instances": 20}
+    | {"recipient": "addition", "donor": "subtraction", "donor_rate": 0.5}
+    for seed in range(3)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "count"),
+    [
+        ("fig2b", decoded("ood_fixed_query", "terms"), "3 seeds of each method"),
+        ("fig5f", decoded("ood_unpermuted", "rule"), "3 seeds of each method"),
+        ("fig5b", codes({"hyla": 2, "linear": 2}), "3 seeds of each method: HYLA seed 1, Linear"),
+        ("figA6", codes({"hyla": 2}), "3 seeds of HYLA: HYLA seed 1."),
+        ("fig5e", similar, "Mean over 3 seeds of HYLA."),
+        ("codeswap", swapped, "averaged over those of 3 seeds of HYLA"),
+    ],
+)
+def test_figures_of_codes_say_of_how_many_models_they_are(name: str, rows: list[Row], count: str):
+    figure = load(name).figure(results(rows))
+    assert figure is not None
+    assert count in figure.note
+
+
+def test_a_code_has_its_methods_colour_beside_its_controls():
+    figure = load("fig5f").figure(results(decoded("ood_unpermuted", "rule")))
+    assert figure is not None
+    [[together, *alone]] = figure.panels
+    assert [one.series[0] for one in alone] == list(together.series)
