@@ -1,6 +1,7 @@
 """Every wrong argument of `attention` and of `AttentionSpec` is named, with what would work."""
 # ruff: noqa: E501 (one line a case)
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +35,8 @@ def case(name, match, **changes):
         case("no-heads", r"^heads and head sizes must be positive", **{n: torch.randn(B, T, 0, D) for n in "qkv"}),
         case("value-size-0", r"^heads and head sizes must be positive", v=torch.randn(B, T, H, 0)),
         case("mask-of-floats", r"^mask must be boolean with True = attend, got torch.float32", mask=torch.ones(T, T)),
+        case("mask-that-is-added", r"mask == 0 for zeros and -inf", mask=torch.full((T, T), -torch.inf).triu(1)),
+        case("mask-of-numpy", r"^mask must be a torch.Tensor, got ndarray", mask=np.ones((T, T), dtype=bool)),
         case("mask-of-integers", r"^mask must be boolean .*mask.bool\(\)", mask=torch.ones(T, T).long()),
         case("mask-of-other-keys", r"^mask of shape \(4, 5\) does not broadcast to .*\[2, 3, 4, 4\]", mask=torch.ones(T, 5).bool()),
         case("mask-of-rank-5", r"^mask of shape \(1, 2, 3, 4, 4\)", mask=torch.ones(1, B, H, T, T).bool()),

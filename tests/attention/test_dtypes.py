@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attention_inputs import operands
-from hyla.attention import PRESETS, attention
+from hyla.attention import PRESETS, attention, packed_attention
 
 every_preset = pytest.mark.parametrize("name", PRESETS)
 HALF = [torch.bfloat16, torch.float16]
@@ -84,3 +84,14 @@ def test_autocast_to_float16_does_not_overflow_inside(name):
     assert out.dtype == torch.float16
     want = attention(200 * q, 200 * k, v, **options, scale=0.1)
     assert (out.float() - want).abs().max() < 0.02 * want.abs().max()
+
+
+def test_autocast_brings_operands_of_several_dtypes_together():
+    q, k, v, _ = operands("hyla")  # normed queries and keys are float32, projected values are not
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attention(q, k, v.bfloat16())
+        packed = packed_attention(q[0], k[0], v[0].bfloat16(), torch.tensor([0, 5]))
+        with pytest.raises(ValueError, match=r"^q must be floating point"):
+            attention(q.long(), k, v)
+    assert torch.equal(out, attention(*(x.bfloat16() for x in (q, k, v))))
+    assert torch.equal(packed, out[0])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from attention_inputs import operands
 from hyla.attention import attention, packed_attention
@@ -37,6 +38,22 @@ def test_fused_paths_refuse_what_they_would_get_wrong(name):
         attention(q, k, v, bias=torch.zeros(4, 9).double(), backend="fused", **options)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in jvp
+@pytest.mark.parametrize("differentiated", ["q", "k", "v"])
+def test_fused_softmax_leaves_forward_mode_to_the_equations(differentiated):
+    q, k, v, options = wide("softmax", tokens=9)
+    operands = {"q": q, "k": k, "v": v}
+
+    def attend(x):
+        return attention(**(operands | {differentiated: x}), backend="fused", **options)
+
+    x = operands[differentiated]
+    with pytest.raises(ValueError, match="no forward-mode derivative"):
+        torch.func.jvp(attend, (x,), (x,))
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="no forward-mode derivative"):
+        attend(forward_ad.make_dual(x, x))
+
+
 @pytest.mark.parametrize("name", ["hyla", "softmax", "linear", "hyla_plus_softmax"])
 def test_codes_of_chosen_pairs_are_those_of_all(name):
     q, k, v, options = operands(name)
@@ -66,8 +83,9 @@ def test_linear_attention_leaves_no_trace_of_later_tokens():
     assert torch.equal(before[:, :128], after[:, :128])
 
 
-def test_linear_attention_without_a_batch():
-    q = torch.zeros(0, 5, 2, 32)
+@pytest.mark.parametrize(("batch", "tokens"), [(0, 5), (2, 0), (0, 0)])
+def test_linear_attention_of_nothing(batch, tokens):
+    q = torch.zeros(batch, tokens, 2, 32)
     assert attention(q, q, q, attention="linear", causal=True, backend="fused").shape == q.shape
 
 
@@ -122,3 +140,13 @@ def test_packed_sequences_are_checked(starts, message):
         packed_attention(q, q, q, torch.tensor([0, 11]), attention="hyla_deep")
     with pytest.raises(ValueError, match="tokens of all sequences"):
         packed_attention(q[None], q, q, torch.tensor([0, 11]))
+
+
+def test_nested_tensors_are_sent_to_packed_attention():
+    sequences = [torch.randn(length, 2, 4) for length in (3, 5)]
+    nested = torch.nested.nested_tensor(sequences, layout=torch.jagged)
+    with pytest.raises(ValueError, match=r"^q is a nested tensor; .*packed_attention"):
+        attention(nested, nested, nested)
+    out = packed_attention(*3 * [nested.values()], nested.offsets())
+    want = [attention(*3 * [one[None]])[0] for one in sequences]
+    torch.testing.assert_close(out, torch.cat(want))

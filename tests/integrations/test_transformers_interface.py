@@ -1,8 +1,12 @@
 """HYLA and its family as `attn_implementation` of transformers' models, on tiny configs."""
 
 import copy
+import functools
+import gc
+import inspect
 import json
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -31,7 +35,11 @@ from transformers import (  # noqa: E402
 )
 
 from hyla.attention import PRESETS, AttentionSpec, attention  # noqa: E402
-from hyla.integrations.transformers import InterfaceIgnoredError, register  # noqa: E402
+from hyla.integrations.transformers import (  # noqa: E402
+    InterfaceIgnoredError,
+    interface,
+    register,
+)
 from hyla.integrations.transformers.presets import attention_function  # noqa: E402
 
 # Softmax through our own function: as a tuple it is not the preset that goes to PyTorch's kernels.
@@ -198,12 +206,46 @@ def test_masks_that_are_added_to_scores():
     torch.testing.assert_close(boolean, additive)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_mask_may_change_between_passes(mode):
+    attend = attention_function("hyla", PRESETS["hyla"])
+    q, k, v = torch.randn(3, 2, 4, 5, 4).unbind(0)
+    with mode():
+        mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+        attend(nn.Module(), q, k, v, mask)
+        mask[:, :, 2:, 1] = False
+        got, _ = attend(nn.Module(), q, k, v, mask)
+        want, _ = attend(nn.Module(), q, k, v, mask.clone())
+    assert torch.equal(got, want)
+
+
+def test_a_mask_is_not_kept_after_its_pass():
+    attend = attention_function("hyla", PRESETS["hyla"])
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+    attend(nn.Module(), *torch.randn(3, 2, 4, 5, 4).unbind(0), mask)
+    kept = weakref.ref(mask)
+    del mask
+    gc.collect()
+    assert kept() is None
+
+
 def test_dropout_happens_in_training_alone():
     config = LlamaConfig(**GROUPED, attention_dropout=0.5)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="hyla")
     x = tokens()
     assert not torch.equal(model.train()(x).logits, model(x).logits)
     assert torch.equal(model.eval()(x).logits, model(x).logits)
+
+
+def test_dropout_scales_half_precision_as_it_does_float32():
+    attend = attention_function("linear", PRESETS["linear"])
+    torch.manual_seed(0)
+    ones = torch.ones(1, 4, 64, 1)
+    wide, _ = attend(nn.Module(), ones, ones, ones, None, dropout=0.1, is_causal=False)
+    torch.manual_seed(0)
+    ones = ones.bfloat16()
+    half, _ = attend(nn.Module(), ones, ones, ones, None, dropout=0.1, is_causal=False)
+    torch.testing.assert_close(half, wide.bfloat16(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral", "gemma2"])
@@ -223,12 +265,13 @@ def test_output_attentions_are_the_latent_codes(architecture):
 # --- what cannot be honoured ---------------------------------------------------------------------
 
 
-def test_attention_sinks_are_refused():
+@pytest.mark.parametrize("name", ["hyla", "softmax"])
+def test_attention_sinks_are_refused(name):
     config = GptOssConfig(
         **GROUPED, head_dim=4, num_local_experts=2, num_experts_per_tok=1, layer_types=TYPES
     )
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="hyla")
-    with pytest.raises(ValueError, match="'hyla' cannot honour s_aux: attention sinks"):
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=name)
+    with pytest.raises(ValueError, match=f"'{name}' cannot honour s_aux: attention sinks"):
         model(tokens())
 
 
@@ -312,6 +355,17 @@ def test_a_part_without_attention_is_no_reason_to_refuse(monkeypatch):
     outer(tokens())
     assert not inner._forward_hooks  # proven once, it costs nothing any more
     assert not outer._forward_hooks
+
+
+def test_names_are_followed_beside_others_who_wrap_the_same_method(monkeypatch):
+    method = "get_correct_attn_implementation"
+    original = inspect.unwrap(getattr(transformers.PreTrainedModel, method))
+    others = functools.wraps(original)(lambda *args, **more: original(*args, **more))
+    monkeypatch.setattr(transformers.PreTrainedModel, method, others)
+    monkeypatch.setattr(interface, "_registered", set())  # as if this were the first registration
+    register()
+    with pytest.raises(InterfaceIgnoredError):
+        AutoModelForCausalLM.from_config(IGNORANT["bloom"](), attn_implementation="hyla")
 
 
 def test_models_can_be_copied_and_pickled_before_they_are_called():

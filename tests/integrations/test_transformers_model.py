@@ -122,6 +122,30 @@ def test_gradient_checkpointing_changes_no_gradient():
         torch.testing.assert_close(plain, recomputed)
 
 
+def test_gradient_checkpointing_goes_without_a_cache():
+    m, x = model().train(), tokens()
+    m.gradient_checkpointing_enable()
+    out = m(x, labels=x, use_cache=True)
+    assert out.past_key_values is None
+    out.loss.backward()
+    with pytest.raises(ValueError, match="recompute takes no cache"):
+        m(x, past_key_values=transformers.DynamicCache())
+
+
+@pytest.mark.parametrize("which", [HylaModel, HylaForCausalLM])
+def test_what_would_be_ignored_is_refused(which):
+    m, x = which(tiny()).eval(), tokens(4)
+    for name in ("output_attentions", "output_hidden_states"):
+        m(x, **{name: False})
+        with pytest.raises(ValueError, match=f"does not know {name}; .*record_codes"):
+            m(x, **{name: True})
+    m(x, position_ids=torch.arange(4).expand(2, 4))
+    padded = {"attention_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])}
+    m(x, position_ids=torch.tensor([[0, 1, 2, 3], [1, 1, 0, 1]]), **padded)
+    with pytest.raises(ValueError, match="packed sequences"):
+        m(x, position_ids=torch.tensor([[0, 1, 0, 1]]))
+
+
 def test_logits_and_loss():
     m, x = model(), tokens()
     out = m(x, labels=x)

@@ -21,6 +21,8 @@ every_preset = pytest.mark.parametrize("name", PRESETS)
         pytest.param({"embed_dim": 0}, r"^embed_dim must be at least 1, got 0", id="embed_dim"),
         pytest.param({"num_heads": -1}, r"^num_heads must be at least 1, got -1", id="negative-heads"),
         pytest.param({"dropout": 1.0}, r"^dropout must be in \[0, 1\), got 1.0", id="dropout"),
+        pytest.param({"backend": "fusd"}, r"^backend 'fusd' is unknown \(did you mean 'fused'\?\)", id="backend"),
+        pytest.param({"qk_dim": 9, "rotary": True}, r"^rotary positions need an even head size, got 3", id="rotary"),
         pytest.param({"attention": "hylas"}, r"^attention 'hylas' is unknown \(did you mean 'hyla'\?\)", id="attention"),
     ],
 )  # fmt: skip
@@ -92,12 +94,6 @@ def test_state_dict_does_not_depend_on_the_backend(name):
     torch.testing.assert_close(auto(x), reference(x))
 
 
-def test_unknown_backend_is_named():
-    layer = MultiHeadAttention(12, 3, backend="fusd")
-    with pytest.raises(ValueError, match=r"^backend 'fusd' is unknown \(did you mean 'fused'\?\)"):
-        layer(torch.randn(2, 5, 12))
-
-
 def dropout_layer() -> MultiHeadAttention:
     return MultiHeadAttention(12, 3, attention="softmax", dropout=0.25)
 
@@ -129,6 +125,14 @@ def test_dropout_keeps_the_expected_code():
     torch.testing.assert_close(mean, want, rtol=0.06, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_dropout_scales_half_precision_as_it_does_float32(dtype):
+    layer = MultiHeadAttention(12, 3, dropout=0.1).to(dtype)
+    q = torch.randn(1, 5, 3, 4, dtype=dtype)
+    multiplier = layer._dropout_multiplier(q, q, torch.ones(5, 5))
+    torch.testing.assert_close(multiplier, torch.full((5, 5), 1 / 0.9))
+
+
 def test_dropout_noise_decides():
     layer, x = dropout_layer(), torch.randn(2, 5, 12)
     noise = torch.rand(5, 5)
@@ -148,3 +152,19 @@ def test_rotary_layer_is_shift_invariant_and_not_permutation_invariant():
     mask[:, :4] = False
     torch.testing.assert_close(layer(shifted, mask=mask)[:, 4:], layer(x))
     assert (layer(x.flip(1)).flip(1) - layer(x)).abs().max() > 1e-3
+
+
+def test_not_even_a_nan_leaves_the_padding_of_a_layer_whose_code_is_edited():
+    layer, x, context = MultiHeadAttention(12, 3), torch.randn(2, 5, 12), torch.randn(2, 4, 12)
+    mask = torch.tensor([True, True, False, False])
+    want = layer(x, context, mask=mask)
+    context[:, 2:] = torch.nan
+    torch.testing.assert_close(layer(x, context, mask=mask, edit_code=lambda code: code), want)
+
+
+@pytest.mark.parametrize("options", [{}, {"return_code": [(0, -1)]}, {"edit_code": torch.neg}])
+def test_shapes_without_values(options):
+    with torch.device("meta"):
+        out = MultiHeadAttention(12, 3)(torch.ones(2, 5, 12), causal=True, **options)
+    out = out[0] if isinstance(out, tuple) else out
+    assert out.shape == (2, 5, 12)

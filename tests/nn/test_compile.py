@@ -78,3 +78,13 @@ def test_transformer(feed_forward, backend):
         feed_forward=feed_forward,
     )
     assert_same_compiled(Transformer(config), torch.randn(2, 6, 8), backend=backend)
+
+
+def test_export_with_any_number_of_tokens():
+    layer, tokens = MultiHeadAttention(12, 3), torch.export.Dim("tokens", min=2, max=512)
+    shapes = {"x": {1: tokens}, "causal": None}
+    exported = torch.export.export(
+        layer, (torch.randn(2, 5, 12),), {"causal": True}, dynamic_shapes=shapes
+    )
+    x = torch.randn(2, 9, 12)
+    torch.testing.assert_close(exported.module()(x, causal=True), layer(x, causal=True))

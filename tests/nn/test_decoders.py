@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from hyla.nn import Transformer
 from hyla.nn.decoders import (
@@ -101,3 +102,21 @@ def test_a_decoder_is_one_graph():
     compiled = torch.compile(model.features, fullgraph=True, backend="aot_eager")
     tokens = torch.randint(40, (2, 16))
     torch.testing.assert_close(compiled(tokens), model.features(tokens))
+
+
+class Adapter(nn.Linear):
+    """A linear layer that does more than its weight says, as adapters do."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_computing_for_long_sequences_keeps_adapters():
+    config = decoder_config("nano", vocab_size=40, sequence_length=16)
+    model, tokens = Transformer(config), torch.randint(40, (2, 9))
+    for block in model.blocks:
+        adapter = Adapter(64, 64)
+        adapter.load_state_dict(block.attention.k_proj.state_dict())
+        block.attention.k_proj = adapter
+    want = model(tokens)
+    torch.testing.assert_close(model.for_long_sequences()(tokens), want)

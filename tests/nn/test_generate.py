@@ -103,3 +103,9 @@ def test_recomputed_features_have_the_same_gradients(attention):
         gradients.append([p.grad.clone() for p in decoder.parameters() if p.grad is not None])
     for plain, recomputed in zip(*gradients, strict=True):
         torch.testing.assert_close(plain, recomputed)
+
+
+def test_recomputing_would_fill_a_cache_twice():
+    decoder = model()
+    with pytest.raises(ValueError, match="recompute takes no cache"):
+        decoder.features(PROMPT, cache=decoder.new_cache(20), recompute=True)

@@ -94,3 +94,17 @@ def test_reset_with_a_generator_leaves_the_global_one_alone():
     before = torch.get_rng_state()
     model.reset_parameters(torch.Generator().manual_seed(7))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("positions", ["t5", "t5_bidirectional", "rotary"])
+def test_a_model_made_without_memory_is_complete_after_reset(positions):
+    with torch.device("meta"):
+        late = Transformer(config(positions=positions))
+    late.to_empty(device="cpu")
+    for buffer in late.buffers():
+        buffer.fill_(-1)  # memory that nobody has written may hold anything
+    usual = Transformer(config(positions=positions))
+    for model in (late, usual):
+        model.reset_parameters(torch.Generator().manual_seed(7))
+    x = torch.randn(2, 4, usual.config.input_dim)
+    assert torch.equal(late(x), usual(x))

@@ -139,7 +139,7 @@ def test_rotary_needs_an_even_head_size():
 def test_a_table_of_angles_changes_nothing():
     table = rotary_table(0, 9, 4)
     x = torch.randn(2, 3, 2, 4)
-    for start in (0, 2, 6, 7, 50):  # the last two reach beyond the table
+    for start in (-2, 0, 2, 6, 7, 50):  # the first and the last two reach beyond the table
         assert torch.equal(rotary(x, start=start, table=table), rotary(x, start=start))
     precise = x.double()  # nor is it used where it is not precise enough
     assert torch.equal(rotary(precise, table=table), rotary(precise))

@@ -11,7 +11,7 @@ from torch import Tensor
 from hyla.attention.chunking import attend_in_chunks, queries_per_chunk
 from hyla.attention.dispatch import say_once, try_fused
 from hyla.attention.pairs import as_pairs, codes_of_all, codes_of_pairs
-from hyla.attention.precision import in_autocast_dtype
+from hyla.attention.precision import autocast_kind, in_autocast_dtype
 from hyla.attention.spec import AttentionSpec, resolve_spec
 from hyla.attention.validation import check_arguments
 
@@ -83,9 +83,9 @@ def attention(
         causal: query i sees keys up to i, counted from the end when Tq < Tk (cached decoding).
         scale: of the dot products; 1/sqrt(D) by default.
         eps: added to the mean square by RMSHead.
-        backend: "reference", "fused" (runs or raises), or "auto" (the fastest that applies). The
-            fused kernels need a GPU; "softmax" and "linear" with heads of 32 and more are fused by
-            PyTorch's own operations, on any device.
+        backend: "reference", "fused" (runs or raises), or "auto": on a GPU the fastest that
+            applies, elsewhere the reference. The fused kernels need a GPU; "softmax" and "linear"
+            with heads of 32 and more are fused by PyTorch's own operations, on any device.
         value_weight: W_value' [H, Dv, Dv] of the deep value network (Eq. 10), and only for it.
         code_multiplier: multiplied into the code after the normalisation; broadcasts to
             [B, H, Tq, Tk]. Attention dropout is such a multiplier.
@@ -98,6 +98,7 @@ def attention(
         `return_code`, the output and the code.
     """
     spec = resolve_spec(attention)
+    q, k, v = (in_autocast_dtype(x) for x in (q, k, v))  # their dtypes may differ until here
     if not isinstance(return_code, bool):
         return_code = as_pairs(return_code)
     check_arguments(
@@ -113,7 +114,6 @@ def attention(
         backend=backend,
         return_code=return_code,
     )
-    q, k, v = (in_autocast_dtype(x) for x in (q, k, v))
     if mask is not None:
         k, v = without_masked_keys(k, v, mask)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -137,7 +137,7 @@ def attention(
             fused = None
     if fused is None:
         rows, need_code = queries_per_chunk(q, k, v, spec), return_code is True
-        with torch.autocast(q.device.type, enabled=False):  # the reference picks its own precision
+        with torch.autocast(autocast_kind(q), enabled=False):  # the reference picks its precision
             out, code = attend_in_chunks(q, k, v, rows=rows, need_code=need_code, **arguments)
     else:
         out, code = fused, None

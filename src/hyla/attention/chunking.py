@@ -17,7 +17,10 @@ def queries_per_chunk(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> i
     B, Tq, H, _ = q.shape
     Dv = v.shape[-1]
     width = {"hidden": max(H, Dv), "deep": H * Dv}.get(spec.value, H)
-    return max(1, min(Tq, MAX_PAIRWISE_ELEMENTS // max(1, B * k.shape[1] * width)))
+    per_query = B * k.shape[1] * width
+    if Tq * per_query <= MAX_PAIRWISE_ELEMENTS:  # a condition that torch.export can reason about
+        return Tq
+    return max(1, MAX_PAIRWISE_ELEMENTS // per_query)
 
 
 def attend_in_chunks(

@@ -52,7 +52,7 @@ def try_fused(
     other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))
     if other is not None and packing is None:
         why_unsupported, attend = other
-        reason = why_unsupported(q, k, bias=bias, mask=mask, causal=causal)
+        reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
         if code_multiplier is not None:
             reason = "attention dropout is fused for heads up to 16, and not with a softmax"
         if reason is None:

@@ -14,7 +14,7 @@ MIN_WIDTH = 32
 
 
 def why_unsupported(
-    q: Tensor, k: Tensor, *, bias: Tensor | None, mask: Tensor | None, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, mask: Tensor | None, causal: bool
 ) -> str | None:
     """Say why sums of keys and values cannot compute this, or return None if they can."""
     if q.shape[-1] < MIN_WIDTH:
@@ -32,7 +32,7 @@ def linear_time_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scal
     if given == torch.float16:  # sums over thousands of keys leave its range
         q, k, v = q.float(), k.float(), v.float()
     q = q * scale
-    if not causal or q.shape[1] == 1:
+    if not causal or q.shape[1] <= 1:
         return torch.einsum("bqhd,bhde->bqhe", q, _sum(k, v).to(q.dtype)).to(given)
     batch, tokens = q.shape[:2]
     chunks = -(-tokens // CHUNK)

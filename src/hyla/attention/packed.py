@@ -44,6 +44,7 @@ def packed_attention(
         backend: "reference" (one sequence after the other), "fused" (runs or raises) or "auto".
     """
     spec = resolve_spec(attention)
+    q, k, v = (in_autocast_dtype(x) for x in (q, k, v))
     _check(q, k, v, cu_seqlens, spec, eps, backend)
     longest = _longest(cu_seqlens, max_seqlen, len(q))
     if backend == "fused" or (backend == "auto" and q.is_cuda):
@@ -51,7 +52,7 @@ def packed_attention(
 
         starts = cu_seqlens.to(q.device, torch.int32)
         fused = try_fused(
-            *(in_autocast_dtype(x).unsqueeze(0) for x in (q, k, v)),
+            *(x.unsqueeze(0) for x in (q, k, v)),
             spec=spec,
             scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale,
             eps=eps,

@@ -1,11 +1,15 @@
 r"""Attention as a hypernetwork, as the paper writes it: the truth every kernel is held to.
 
-The scores of one query-key pair across the heads are a latent code $a_{\cdot,q,k}$. Through the
-value and output projections, whose head slices are mixed by that code, it configures the value
-network which is applied to key $k$ on behalf of query $q$:
+The scores of one query-key pair across the heads are a latent code $a_{\cdot,q,k}$ (Eq. 1):
 
 $$ s_{h,q,k} = \mathrm{scale} \cdot q_{q,h} \cdot k_{k,h} + \mathrm{bias}_{h,q,k}, \qquad
    a = \sigma(s) $$
+
+with σ the softmax over the keys, nothing at all (linear attention), or in HYLA RMSHead, which
+divides by the root mean square over the *heads*: a pair's code then depends on no other pair.
+
+Through the value and output projections, whose head slices are mixed by that code, it configures
+the value network which is applied to key $k$ on behalf of query $q$:
 
 linear value network (Eq. 4; softmax and linear attention)
 

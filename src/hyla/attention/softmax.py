@@ -3,12 +3,14 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from hyla.attention.kernels.gradients import why_not_forward_mode
+
 # Smaller heads are the tasks' little models, which run under vmap, where these kernels do not.
 MIN_WIDTH = 32
 
 
 def why_unsupported(
-    q: Tensor, k: Tensor, *, bias: Tensor | None, mask: Tensor | None, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, mask: Tensor | None, causal: bool
 ) -> str | None:
     """Say why PyTorch's kernels cannot compute this, or return None if they can."""
     if q.shape[-1] < MIN_WIDTH:
@@ -18,7 +20,7 @@ def why_unsupported(
     if causal and q.shape[1] not in (1, k.shape[1]):
         # Theirs lets the first query see the first key; ours, the last the last.
         return "fused causal softmax takes one query or as many as there are keys"
-    return None
+    return why_not_forward_mode(q, k, v)
 
 
 def fused_softmax_attention(

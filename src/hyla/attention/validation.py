@@ -29,13 +29,15 @@ def check_arguments(
     pairwise = (B, H, Tq, k.shape[1])
     for name, tensor in (("bias", bias), ("mask", mask), ("code_multiplier", code_multiplier)):
         if tensor is not None:
+            if not isinstance(tensor, Tensor):
+                raise ValueError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
             _check_broadcast(name, tensor, pairwise)
             if tensor.device != q.device:
                 raise ValueError(f"{name} is on {tensor.device}, but q is on {q.device}; move it")
     if mask is not None and mask.dtype != torch.bool:
         raise ValueError(
-            f"mask must be boolean with True = attend, got {mask.dtype}; pass mask.bool(), or "
-            "hand additive values to bias"
+            f"mask must be boolean with True = attend, got {mask.dtype}; pass mask.bool() for ones "
+            "and zeros, mask == 0 for zeros and -inf, and hand finite values to add to bias"
         )
     if bias is not None and not bias.is_floating_point():
         raise ValueError(
@@ -46,6 +48,11 @@ def check_arguments(
         raise ValueError(f"eps must be positive, got {eps}: heads that are all 0 would give NaN")
     if isinstance(return_code, Tensor):
         _check_pairs(return_code, Tq, k.shape[1])
+    check_backend(backend)
+
+
+def check_backend(backend: str) -> None:
+    """Raise a ValueError for a backend that does not exist."""
     if backend not in BACKENDS:
         raise ValueError(
             f"backend {backend!r} is unknown{nearest(backend, BACKENDS)}; choose from {BACKENDS}"
@@ -54,6 +61,11 @@ def check_arguments(
 
 def _check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.is_nested:
+            raise ValueError(
+                f"{name} is a nested tensor; hyla.attention.packed_attention takes its "
+                "values() and offsets()"
+            )
         if tensor.ndim != 4:
             raise ValueError(
                 f"{name} must have shape [batch, tokens, heads, head size], "
@@ -83,7 +95,8 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _check_pairs(pairs: Tensor, queries: int, keys: int) -> None:
-    if pairs.is_cuda or torch.compiler.is_compiling():  # values that are not here, or not yet
+    # Values that are not here, or not yet.
+    if pairs.device.type != "cpu" or torch.compiler.is_compiling():
         return
     sizes = torch.tensor([queries, keys])
     outside = ((pairs >= sizes) | (pairs < -sizes)).any(dim=1)

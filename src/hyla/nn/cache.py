@@ -8,7 +8,8 @@ from torch import Tensor
 class KeyValueCache:
     """Room for the keys and values of one layer. HYLA needs one, as softmax attention does.
 
-    The buffers are taken with the first `append`, in its dtype and on its device.
+    The buffers are taken with the first `append`, in its dtype and on its device. They are written
+    in place: decode under `torch.no_grad()` or `torch.inference_mode()`, all steps alike.
     """
 
     def __init__(self, max_length: int):

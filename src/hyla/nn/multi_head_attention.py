@@ -10,11 +10,14 @@ from torch import Tensor, nn
 
 from hyla._errors import check_positive
 from hyla.attention import AttentionSpec, attention, resolve_spec
+from hyla.attention.api import without_masked_keys
 from hyla.attention.pairs import as_pairs
+from hyla.attention.precision import autocast_kind
 from hyla.attention.reference import value_network
+from hyla.attention.validation import check_backend
 from hyla.nn.cache import KeyValueCache
 from hyla.nn.initialise import initialise_linear_, lecun_normal_
-from hyla.nn.positions import RotaryTable, rotary
+from hyla.nn.positions import RotaryTable, check_rotary, rotary
 
 
 class MultiHeadAttention(nn.Module):
@@ -47,6 +50,9 @@ class MultiHeadAttention(nn.Module):
         qk_dim = embed_dim if qk_dim is None else qk_dim
         v_dim = embed_dim if v_dim is None else v_dim
         check_dropout(dropout=dropout)
+        check_backend(backend)
+        if rotary:
+            check_rotary(qk_dim // num_heads)
         self.num_heads = num_heads
         self.spec = resolve_spec(attention)
         self.rotary = rotary
@@ -135,8 +141,10 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend with what `edit_code` makes of the code."""
         _, code = attention(q, k, v, **options, return_code=True)
+        if options["mask"] is not None:
+            k, v = without_masked_keys(k, v, options["mask"])
         code = edit_code(code.to(torch.promote_types(code.dtype, torch.float32)))
-        with torch.autocast(q.device.type, enabled=False):
+        with torch.autocast(autocast_kind(q), enabled=False):
             out = value_network(code, v, spec=self.spec, value_weight=self.value_weight)
         out = self.out_proj(out.to(q.dtype).flatten(-2))
         if return_code is False:
@@ -148,7 +156,9 @@ class MultiHeadAttention(nn.Module):
 
     def _projected(self, x: Tensor, source: Tensor) -> tuple[Tensor, ...]:
         layers = (self.q_proj, self.k_proj, self.v_proj)
-        if not self.joint_projection or source is not x:
+        # What somebody has put in a layer's place (an adapter) is more than its weight.
+        plain = all(type(layer) is nn.Linear for layer in layers)
+        if not self.joint_projection or not plain or source is not x:
             return layers[0](x), layers[1](source), layers[2](source)
         weight = torch.cat([layer.weight for layer in layers])
         bias = torch.cat([layer.bias for layer in layers])
@@ -177,7 +187,8 @@ class MultiHeadAttention(nn.Module):
                 f"dropout_noise must have shape [queries, keys] = {[q.shape[1], k.shape[1]]}, "
                 f"got {tuple(noise.shape)}"
             )
-        return (noise >= self.dropout).to(q.dtype) / (1 - self.dropout)
+        wide = torch.promote_types(q.dtype, torch.float32)  # 1 / (1 - rate) is no half's number
+        return (noise >= self.dropout).to(wide) / (1 - self.dropout)
 
     def head_weights(self) -> tuple[Float[Tensor, "H Dv E"], Float[Tensor, "H E Dv"]]:
         """Return W_value and W_out by head, for `hyla.attention.hypernetwork`."""

@@ -30,15 +30,19 @@ class T5RelativeBias(nn.Module):
             raise ValueError(f"num_buckets must be even when bidirectional, got {num_buckets}")
         self.max_distance = max_distance
         self.table = nn.Parameter(torch.empty(num_heads, num_buckets))
-        offsets = range(-max_distance, max_distance + 1)  # key position minus query position
-        buckets = [_bucket(offset, num_buckets, max_distance, bidirectional) for offset in offsets]
-        self.register_buffer("bucket_of_offset", torch.tensor(buckets), persistent=False)
+        self.bidirectional = bidirectional
+        buckets = torch.zeros(2 * max_distance + 1, dtype=torch.long)
+        self.register_buffer("bucket_of_offset", buckets, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the table: normal with variance 1/buckets."""
-        std = 1 / math.sqrt(self.table.shape[1])
-        nn.init.normal_(self.table, std=std, generator=generator)
+        num_buckets, farthest = self.table.shape[1], self.max_distance
+        nn.init.normal_(self.table, std=1 / math.sqrt(num_buckets), generator=generator)
+        # Here, because a model that was made on the meta device gets its contents here.
+        offsets = range(-farthest, farthest + 1)  # key position minus query position
+        buckets = [_bucket(x, num_buckets, farthest, self.bidirectional) for x in offsets]
+        self.bucket_of_offset.copy_(torch.tensor(buckets, device="cpu"))
 
     def forward(self, num_queries: int, num_keys: int) -> Float[Tensor, "1 H Tq Tk"]:
         """Return the bias of the last `num_queries` positions towards all `num_keys` keys."""
@@ -76,7 +80,7 @@ class RotaryTable(NamedTuple):
     def rows(self, x: Tensor, start: int) -> "RotaryTable | None":
         """Return the rows for `x` [B, T, H, D]; None if the table has no such rows."""
         stop = start + x.shape[1]
-        fits = stop <= len(self.cos) and 2 * self.cos.shape[-1] == x.shape[-1]
+        fits = start >= 0 and stop <= len(self.cos) and 2 * self.cos.shape[-1] == x.shape[-1]
         wide = torch.promote_types(x.dtype, torch.float32)
         if not fits or self.cos.dtype != wide or self.cos.device != x.device:
             return None
@@ -93,12 +97,17 @@ def rotary_table(
     device: torch.device | str = "cpu",
 ) -> RotaryTable:
     """Return the angles of `length` positions from `start` on, for heads of `size`."""
-    if size % 2:
-        raise ValueError(f"rotary positions need an even head size, got {size}")
+    check_rotary(size)
     exponents = torch.arange(0, size, 2, device=device, dtype=dtype) / size
     positions = torch.arange(start, start + length, device=device, dtype=dtype)
     angle = positions[:, None, None] * base**-exponents
     return RotaryTable(angle.cos(), angle.sin())
+
+
+def check_rotary(head_size: int) -> None:
+    """Raise a ValueError for a head that does not divide into pairs."""
+    if head_size % 2:
+        raise ValueError(f"rotary positions need an even head size, got {head_size}")
 
 
 def rotary(

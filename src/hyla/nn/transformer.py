@@ -274,8 +274,10 @@ class Transformer(nn.Module):
         """Return what the head makes logits from [B, T, embed_dim]; arguments as in `forward`.
 
         With `recompute`, the backward pass computes each block's activations again instead of
-        keeping them.
+        keeping them; a cache would then be filled twice.
         """
+        if recompute and cache is not None:
+            raise ValueError("recompute takes no cache: the backward pass would fill it again")
         hidden, _, _ = self._run_blocks(
             x,
             mask=mask,

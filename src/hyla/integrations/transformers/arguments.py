@@ -33,7 +33,7 @@ def refuse_unsupported(name: str, arguments: Mapping[str, Any]) -> None:
         if arguments.get(key) is not None:
             raise ValueError(
                 f"attn_implementation={name!r} cannot honour {key}: {what}. "
-                "Use 'sdpa' or 'eager' for this model."
+                "Use an implementation of transformers' own for this model, such as 'eager'."
             )
 
 
@@ -85,7 +85,8 @@ def attended_pairs(mask: Tensor) -> Tensor:
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
-# All layers of a model get the same mask: it is looked at once.
+# All layers of a model get the same mask: it is looked at once, and again after it was written to
+# (which inference tensors do not tell: those are looked at each time).
 _padding_of_mask = WeakIdKeyDictionary()
 
 
@@ -99,9 +100,13 @@ def _padding_behind(mask: Tensor, query: Tensor, key: Tensor) -> Tensor | None:
     num_queries, num_keys = query.shape[2], key.shape[2]
     if mask.shape[-2:] != (num_queries, num_keys) or mask.shape[1] != 1:
         return None
-    if mask not in _padding_of_mask:
-        padding = mask[:, :, -1:]  # the last query sees every key that is not padding
-        layout = (query.transpose(1, 2), key.transpose(1, 2))
-        same = and_causal(padding, *layout, num_keys - num_queries).equal(mask)
-        _padding_of_mask[mask] = padding if same else None
-    return _padding_of_mask[mask]
+    version = None if mask.is_inference() else mask._version
+    known = _padding_of_mask.get(mask)
+    if known is not None and version is not None and known[0] == version:
+        return known[1]
+    # The last query sees every key that is not padding. Not a view: it would keep the mask alive.
+    padding = mask[:, :, -1:].clone()
+    layout = (query.transpose(1, 2), key.transpose(1, 2))
+    same = and_causal(padding, *layout, num_keys - num_queries).equal(mask)
+    _padding_of_mask[mask] = version, padding if same else None
+    return padding if same else None

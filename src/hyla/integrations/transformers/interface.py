@@ -71,8 +71,9 @@ def register_attention(name: str, function: AttentionFunction) -> None:
 
     AttentionInterface.register(name, watched)
     AttentionMaskInterface.register(name, sdpa_mask)
+    if not _registered:
+        _follow_names()
     _registered.add(name)
-    _follow_names()
 
 
 def _follow_names() -> None:
@@ -82,8 +83,6 @@ def _follow_names() -> None:
     `set_attn_implementation`, has its name checked.
     """
     check = PreTrainedModel.get_correct_attn_implementation
-    if hasattr(check, "__wrapped__"):
-        return
 
     @functools.wraps(check)
     def checked(self: PreTrainedModel, *args: Any, **kwargs: Any) -> str:

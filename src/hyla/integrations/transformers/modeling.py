@@ -3,6 +3,7 @@
 The parameters are those of `hyla.nn.Transformer` under ``transformer.``, so weights go both ways.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,10 +11,13 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.utils import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils import logging
 
 from hyla.integrations.transformers.arguments import attended_pairs
 from hyla.integrations.transformers.configuration import HylaConfig
 from hyla.nn import KeyValueCache, Transformer
+
+_logger = logging.get_logger(__name__)
 
 
 class HylaModel(PreTrainedModel):
@@ -85,9 +89,10 @@ class HylaModel(PreTrainedModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
-        **unused: Any,
+        **more: Any,
     ) -> BaseModelOutputWithPast | tuple:
         """Return the hidden states that the logits are made from [B, T, hidden_size]."""
+        _refuse_unsupported(more, attention_mask)
         hidden, cache = self.hidden_states(input_ids, attention_mask, past_key_values, use_cache)
         output = BaseModelOutputWithPast(hidden, cache)  # pyright: ignore[reportArgumentType]
         return output if return_dict is not False else output.to_tuple()
@@ -107,6 +112,9 @@ class HylaModel(PreTrainedModel):
         recompute = self.gradient_checkpointing and self.training
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
+        if use_cache and recompute:
+            _logger.warning_once("gradient checkpointing takes no cache: use_cache is set to False")
+            use_cache = False
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         layers = None
@@ -139,6 +147,7 @@ class HylaForCausalLM(HylaModel, GenerationMixin):
         **more: Any,
     ) -> CausalLMOutputWithPast | tuple:
         """Return logits [B, T, vocab_size] and, with `labels`, the mean loss of the next tokens."""
+        _refuse_unsupported(more, attention_mask)
         hidden, cache = self.hidden_states(input_ids, attention_mask, past_key_values, use_cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.transformer.head(hidden[:, kept])
@@ -156,6 +165,22 @@ class HylaForCausalLM(HylaModel, GenerationMixin):
         model = cls(HylaConfig.from_transformer_config(transformer.config, **config))
         model.transformer.load_state_dict(transformer.state_dict())
         return model
+
+
+def _refuse_unsupported(arguments: Mapping[str, Any], attention_mask: Tensor | None) -> None:
+    """Raise a ValueError for what other models honour and this one would ignore."""
+    for name in ("output_attentions", "output_hidden_states"):
+        if arguments.get(name):
+            raise ValueError(
+                f"HylaModel does not know {name}; hyla.latents.record_codes(model, tokens) records "
+                "latent codes, and a forward hook on a block of model.transformer.blocks the rest"
+            )
+    positions = arguments.get("position_ids")
+    if positions is not None and attention_mask is None and (positions.diff() != 1).any():
+        raise ValueError(
+            "position_ids that start anew mean packed sequences, which HylaModel does not keep "
+            "apart; pad them instead and pass attention_mask"
+        )
 
 
 class _Layer(KeyValueCache):

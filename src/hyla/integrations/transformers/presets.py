@@ -95,6 +95,7 @@ def attention_function(name: str, spec: AttentionSpec) -> AttentionFunction:
     def attend_by_softmax(
         module: nn.Module, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
+        refuse_unsupported(name, kwargs)
         if kwargs.get("softcap") is not None or kwargs.get("output_attentions"):
             return attend(module, *args, **kwargs)
         return sdpa_attention_forward(module, *args, **kwargs)  # PyTorch's fused attention
@@ -123,4 +124,5 @@ def _dropout(query: Tensor, key: Tensor, rate: float) -> Tensor | None:
     if rate == 0:
         return None
     (B, Tq, H, _), Tk = query.shape, key.shape[1]
-    return F.dropout(query.new_ones(B, H, Tq, Tk), rate)
+    wide = torch.promote_types(query.dtype, torch.float32)  # 1 / (1 - rate) is no half's number
+    return F.dropout(query.new_ones(B, H, Tq, Tk, dtype=wide), rate)
