@@ -84,7 +84,10 @@ def test_help_of_tasks_tells_defaults(capsys):
 def test_help_of_train_teaches(capsys):
     assert main(["train", "--help"]) == 0
     shown = capsys.readouterr().out
-    for part in ("Examples", "--model.num-layers", "Steps between evaluations.", "default: laptop"):
+    for part in (
+        *("Examples", "--model.num-layers", "Steps between evaluations.", "default: laptop"),
+        "Splits of the task to score.",
+    ):
         assert part in shown
     assert "sraven: M: features that follow a rule." in shown
 
@@ -112,6 +115,9 @@ def test_help_of_train_teaches(capsys):
         (["train", "fuzzy", "--model.inputs", "tokens"], "--model.inputs"),
         (["train", "fuzzy", "--model.tied"], "--model.tied"),
         (["train", "fuzzy", "--model.feed-forward", "moe", "--model.top-k", "9"], "top_k=9"),
+        (["train", "fuzzy", "--model.num-experts", "8"], "add --model.feed-forward moe"),
+        (["train", "fuzzy", "--task.num-variables", "40"], "a split lists them all"),
+        (["train", "fuzzy", "--task.held-out-fraction", "inf"], "must be finite, got inf"),
         (["train", "fuzzy", "--model.positions", "rotary", "--model.qk-dim", "8"], "even head"),
         (["train", "fuzzy", "--lr", "inf"], "learning_rate must be finite"),
         (["train", "fuzzy", "--lr", "1e-3", "1e-3"], "members holds a model 2 times: seed 0"),
@@ -133,7 +139,7 @@ def test_options_go_over_the_file_and_the_file_over_the_preset(tmp_path: Path, c
     file = tmp_path / "mine.yaml"
     file.write_text("steps: 3\nbatch_size: 5\nmembers: {weight_decay: [0.03]}\n")
     arguments = (
-        *("--config", str(file), "--steps", "2", "--attention", "softmax"),
+        *("--config", str(file), "--steps", "2", "--log-every", "1", "--attention", "softmax"),
         *("--seeds", "2", "--lr", "1e-3", "3e-3"),
         *("--model.num-layers", "2", "--model.causal", "--task.sequence-length", "6"),
         *("--evaluation.splits", "test", "ood", "--evaluation.final-instances", "8"),
@@ -142,6 +148,7 @@ def test_options_go_over_the_file_and_the_file_over_the_preset(tmp_path: Path, c
     run = _only_run(tmp_path / "runs")
     preset = load_preset("fuzzy", "smoke")
     assert run.config["steps"] == 2
+    assert run.config["log_every"] == 1
     assert run.config["batch_size"] == 5
     assert run.config["model"]["attention"] == "softmax"
     assert run.config["model"]["num_layers"] == 2
@@ -174,7 +181,8 @@ def test_members_listed_in_a_file_are_those_that_train(tmp_path: Path):
         ("model: {backend: fused}", "needs a GPU"),
         ("model: {inputs: tokens}", "the tasks give no tokens"),
         ("null: 3", "None is not a setting"),
-        ("task_name: [fuzzy]", "task_name ['fuzzy'] is unknown"),
+        ("task_name: [fuzzy]", "is for the task ['fuzzy'], not for 'fuzzy'"),
+        ("task_name: sraven", "is for the task 'sraven', not for 'fuzzy'"),
         ("- steps", "as in `steps: 1000`"),
         ("steps: [", "is not YAML"),
     ],

@@ -57,7 +57,25 @@ def test_a_benchmark_that_cannot_run_leaves_no_folder(tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    def read_only(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(samplers, "BATCH_SIZE", 2)
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    assert _bench(tmp_path / "out", "samplers") == USAGE
+    assert "out/samplers-cpu.json: Read-only file system" in capsys.readouterr().err
+
+
 def test_a_file_in_the_way_is_noticed_first(tmp_path: Path, capsys):
     (tmp_path / "file").write_text("")
     assert _bench(tmp_path / "file", "train") == USAGE
     assert "is not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["0", "nan", "inf"])
+def test_a_time_that_is_none_is_refused(tmp_path: Path, seconds: str, capsys):
+    out = tmp_path / "out"
+    assert main(["bench", "samplers", "--seconds", seconds, "--out", str(out)]) == USAGE
+    assert "--seconds must be positive and finite" in capsys.readouterr().err
+    assert not out.exists()

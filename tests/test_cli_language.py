@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from hyla.cli import main
+from hyla.commands.exits import exit_code
 from hyla.training.language.__main__ import main as train_bare
+from hyla.training.language.ranks import RankFailedError
 from tiny_text import VOCAB_SIZE, documents, write_json_lines, write_text
 
 pytest.importorskip("sentencepiece")
@@ -181,3 +183,21 @@ def test_settings_without_a_value_are_refused(corpus, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         train_bare()
     assert "--set takes NAME=VALUE, got 'steps'" in capsys.readouterr().err
+
+
+def test_without_the_command_lines_packages_errors_are_messages_too(
+    corpus, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "file").touch()
+    command = ["language", str(corpus), "--scale", "smoke", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", [*command, "--strategy", "fsdp"])
+    with pytest.raises(SystemExit, match="2"):
+        train_bare()
+    assert "strategy 'fsdp' needs torchrun" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", [*command, "--root", str(tmp_path / "file")])
+    assert train_bare() == 1
+    assert "is not a directory. Keep the runs somewhere else." in capsys.readouterr().err
+
+
+def test_a_rank_that_hears_of_an_error_of_the_first_shows_no_traceback():
+    assert exit_code(RankFailedError("Disk full")) == 1

@@ -132,3 +132,10 @@ def test_single_terms_cannot_be_held_out():
 def test_more_terms_than_there_are_is_an_error():
     with pytest.raises(ValueError, match=r"num_terms must be at most 12.*got 13"):
         FuzzyLogicConfig(num_terms=13)
+
+
+@pytest.mark.parametrize(("num_variables", "num_terms"), [(8, 4), (40, 2)])
+def test_more_combinations_than_a_split_can_list_are_refused_at_once(num_variables, num_terms):
+    task = FuzzyLogic(FuzzyLogicConfig(num_variables=num_variables, num_terms=num_terms))
+    with pytest.raises(ValueError, match=f"num_variables={num_variables} and .* lists them all"):
+        task.manifest(seed=0)

@@ -95,6 +95,8 @@ def test_a_shuffle_that_hides_a_constituent_is_replaced():
         (0.003, "held-out side empty"),
         (1.0, "training side empty"),
         (-0.5, "held-out side empty"),
+        (float("nan"), "must be finite, got nan"),
+        (float("inf"), "must be finite, got inf"),
         (0.997, "330 combinations for training.*smaller held_out_fraction"),
     ],
 )

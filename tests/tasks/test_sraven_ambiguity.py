@@ -170,6 +170,17 @@ def test_best_matching_by_enumeration(num_features, num_columns):
     assert matching(scores.to(matching.dtype)).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(
+    ("num_features", "want"),
+    # 64 threads of 16,384 instances; tables of (C(8, 4) · 4)² entries, 8 to a thread.
+    [(4, 2**14), (8, 8 * 2**20 // 280**2)],
+)
+def test_where_features_are_many_the_tables_limit_the_instances(num_features, want):
+    matching = BestMatching(num_features=num_features, num_columns=3)
+    assert matching.instances_together(2**20) == want
+    assert matching.instances_together(1) == 1
+
+
 # --- the unambiguous mode -------------------------------------------------------------------------
 
 TASK = Sraven(SravenConfig(num_values=6, unambiguous=True))

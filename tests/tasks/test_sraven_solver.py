@@ -323,6 +323,24 @@ def test_values_may_be_as_many_as_you_like():
         assert torch.equal(field, wanted)
 
 
+def test_instances_with_many_readings_are_solved_a_few_at_a_time(monkeypatch):
+    task = config(num_features=4, num_values=3)
+    panels = draw(task, 60)
+    expected = Solver(task)(panels)
+    most, looked_at, extend = 2000, [], Solver._extend
+
+    def counted(self, partial, pairs, position):
+        if pairs.counts.shape[1] > 1:  # a single instance cannot be divided
+            looked_at.append(int(pairs.counts[position][partial.instance].sum()))
+        return extend(self, partial, pairs, position)
+
+    monkeypatch.setattr(Solver, "_extend", counted)
+    monkeypatch.setattr("hyla.tasks.sraven.solver._MOST_EXTENSIONS", {"cpu": most})
+    for field, wanted in zip(Solver(task)(panels), expected, strict=True):
+        assert torch.equal(field, wanted)
+    assert 0 < max(looked_at) <= most
+
+
 @pytest.mark.parametrize(
     "sizes",
     [

@@ -10,6 +10,7 @@ from tiny_text import documents, tiny_corpus, tiny_language_config, write_text
 
 pytest.importorskip("sentencepiece")
 
+from hyla._files import write_atomically
 from hyla.nn.generate import generate
 from hyla.tasks.language import Corpus, CorpusError, Settings, TextFiles, Windows, prepare
 from hyla.training import Interrupted
@@ -22,6 +23,7 @@ from hyla.training.language import (
     train_language,
 )
 from hyla.training.language.config import load_language_preset
+from hyla.training.language.ranks import Ranks
 from hyla.training.language.steps import Steps
 from hyla.training.run_directory import RunDirectoryError, read_metrics
 from hyla.training.stop import StopRequest
@@ -267,12 +269,67 @@ def test_half_written_and_foreign_checkpoints_are_not_used(corpus, tmp_path):
     assert "incomplete or damaged" in warnings[2]
 
 
+def save_checkpoint(directory, step: int):
+    tensors = {"weights": torch.full((3,), float(step))}
+    checkpoints.save(directory, step, tensors, {}, fingerprint="mine", ranks=Ranks("cpu"))
+
+
+def newest_intact(directory) -> int | None:
+    found = checkpoints.find_latest(directory, "mine", warn=lambda message: None)
+    return None if found is None else found.step
+
+
+def test_bad_checkpoints_of_later_steps_do_not_push_out_good_ones(tmp_path):
+    for step in (8, 9):
+        (tmp_path / f"checkpoint-00000{step}").mkdir()
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step)
+        assert newest_intact(tmp_path) == step
+    assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["2", "3", "8", "9"]
+
+
+def test_killed_while_it_replaces_a_checkpoint_of_the_same_step(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed_half_way(path):
+        (path / "state.json").unlink()
+        raise Killed
+
+    save_checkpoint(tmp_path, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr("hyla.training.language.checkpoints.shutil.rmtree", killed_half_way)
+        with pytest.raises(Killed):
+            save_checkpoint(tmp_path, 5)
+    assert newest_intact(tmp_path) == 5
+    save_checkpoint(tmp_path, 6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint-000005",
+        "checkpoint-000006",
+    ]
+
+
 def test_a_full_disk_is_explained(corpus, tmp_path, monkeypatch):
-    def full(*_, **__):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hyla.training.language.checkpoints.state_dict_saver.save", full)
+    config = tiny_language_config(corpus)
+    # Below what torch wraps in a report of its own.
+    monkeypatch.setattr(checkpoints.HuggingFaceStorageWriter, "write_data", full)
     with pytest.raises(CheckpointError, match=r"No space left on device. Earlier checkpoints are"):
+        run(config, corpus, tmp_path)
+    # What was half written would keep the disk full.
+    assert not list(language_run_path(config, tmp_path).glob(".checkpoint-*"))
+
+
+def test_no_room_for_the_tokenizer_is_explained(corpus, tmp_path, monkeypatch):
+    def full(path, content):
+        if path.name == "tokenizer.model":
+            raise OSError(28, "No space left on device")
+        write_atomically(path, content)
+
+    monkeypatch.setattr("hyla.training.run_directory.write_atomically", full)
+    with pytest.raises(RunDirectoryError, match=r"Disk full: cannot write .*tokenizer\.model"):
         run(tiny_language_config(corpus), corpus, tmp_path)
 
 

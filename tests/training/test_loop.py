@@ -3,13 +3,15 @@
 import json
 import math
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hyla.nn import Transformer
-from hyla.training import Interrupted, Member, Population, train
+from hyla.training import Interrupted, Member, Population, checkpoint, train
 from hyla.training.checkpoint import CheckpointError
+from hyla.training.cohort import Cohort
 from hyla.training.loop import resolve_device, run_name
 from hyla.training.run_directory import RunBusyError, RunDirectory, fingerprint
 from hyla.training.sinks import MetricSink
@@ -210,6 +212,29 @@ def test_a_full_disk_ends_the_run_with_a_message(tmp_path, monkeypatch):
         train(tiny_config(), root=tmp_path, device="cpu")
     monkeypatch.undo()
     assert train(tiny_config(), root=tmp_path, device="cpu")["steps"] == 24
+
+
+def test_checkpoints_that_take_long_are_made_rarely(tmp_path, monkeypatch):
+    now, saved = 0.0, []
+    train_cohort, save = Cohort.train, checkpoint.save
+
+    def take_20_seconds_a_step(self, steps):
+        nonlocal now
+        now += 20 * steps
+        train_cohort(self, steps)
+
+    def take_10_seconds(directory, step, *arguments, **options):
+        nonlocal now
+        now += 10
+        saved.append(step)
+        return save(directory, step, *arguments, **options)
+
+    monkeypatch.setattr(Cohort, "train", take_20_seconds_a_step)
+    monkeypatch.setattr(checkpoint, "save", take_10_seconds)
+    monkeypatch.setattr("hyla.training.loop.time", SimpleNamespace(monotonic=lambda: now))
+    train(tiny_config(), root=tmp_path, device="cpu")
+    # Not after every minute, for that would take 10 of 90 seconds, but after more than 200 s.
+    assert saved == [4, 15, 24]
 
 
 def test_a_stop_before_the_first_step_logs_nothing(tmp_path):

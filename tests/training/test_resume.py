@@ -1,6 +1,7 @@
 """Stop or kill a run anywhere, start it again: it ends with the same numbers, bit for bit."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -60,8 +61,10 @@ def stop_at(monkeypatch, *steps: int) -> None:
 def test_a_stopped_run_continues_to_the_same_end(tmp_path, monkeypatch, uninterrupted, steps):
     stop_at(monkeypatch, *steps)
     for step in steps:
-        with pytest.raises(Interrupted, match=f"stopped at step {step} of 24"):
+        with pytest.raises(Interrupted, match=f"stopped at step {step} of 24") as stopped:
             run(tmp_path)
+        # What is evaluated at the end is not continued but done again.
+        assert ("final evaluation" in str(stopped.value)) == (step == 24)
         assert final_tensors(tmp_path)["step"] == step
         assert all(record["step"] <= step for record in records(tmp_path))
     run(tmp_path)
@@ -140,6 +143,7 @@ def test_a_crash_between_any_two_writes_changes_nothing(
     tmp_path, monkeypatch, uninterrupted, where, call, every
 ):
     monkeypatch.setattr("hyla.training.loop.SECONDS_BETWEEN_CHECKPOINTS", every)
+    monkeypatch.setattr("hyla.training.loop.MOST_TIME_SAVING", math.inf)
     with monkeypatch.context() as patch:
         crash_at(patch, where, call)
         with pytest.raises(Crash):
@@ -185,7 +189,7 @@ from hyla.training.run_directory import RunBusyError
 
 tree, root, seconds_per_step = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 torch.set_num_threads(1)
-loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+loop.SECONDS_BETWEEN_CHECKPOINTS, loop.MOST_TIME_SAVING = 0.0, float("inf")
 train_cohort = Cohort.train
 
 def slowly(self, steps):

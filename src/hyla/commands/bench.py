@@ -1,6 +1,7 @@
 """`hyla bench`: speed on this machine, beside the authors'."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,7 +9,7 @@ from cyclopts import Parameter
 
 from hyla._environment import environment
 from hyla.benchmarks import attention, explorer, language, samplers, solver, training
-from hyla.commands.exits import usage_errors
+from hyla.commands.exits import usage_errors, write_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import console, table
 from hyla.training.loop import resolve_device
@@ -46,6 +47,8 @@ def bench(
     OUT/WHAT-DEVICE.json together with device and versions; leave the machine alone meanwhile.
     """
     with usage_errors():
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"--seconds must be positive and finite, got {seconds}")
         where = resolve_device(device)
         check_folders(out=out)
     measured_with = environment(where)
@@ -58,8 +61,10 @@ def bench(
         screen.print(" · ".join(f"{name} {_shown(value)}" for name, value in row.items() if value))
         # After every row: what was measured survives an interruption. And not before the first:
         # a benchmark that this machine cannot run leaves no empty folder among the runs.
-        out.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"environment": measured_with, "rows": rows}, indent=1) + "\n")
+        text = json.dumps({"environment": measured_with, "rows": rows}, indent=1) + "\n"
+        with write_errors(path):
+            out.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     shown = table(f"{what} on {measured_with['device']}", *rows[0])
     for row in rows:
         shown.add_row(*map(_shown, row.values()))

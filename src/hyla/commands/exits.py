@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hyla.lab.origins import MissingOriginError
 from hyla.training import Interrupted
@@ -30,6 +31,15 @@ def usage_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Answer an error of the operating system with a message: no such place, no right to it."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def exit_code(error: Exception) -> int | None:

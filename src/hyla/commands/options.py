@@ -53,6 +53,16 @@ def check_task_options(task: str, options: Any) -> None:
             )
 
 
+def check_model_options(options: Any, model: TransformerConfig) -> None:
+    """Raise a ValueError for a setting of experts, where `model` has none."""
+    for name in ("num_experts", "top_k"):
+        if name in given(options) and model.feed_forward != "moe":
+            raise ValueError(
+                f"--model.{name.replace('_', '-')} is a setting of mixtures of experts: add "
+                "--model.feed-forward moe"
+            )
+
+
 def check_folders(**folders: Path) -> None:
     """Raise a ValueError for the first option, by name, whose folder cannot be one."""
     for name, folder in folders.items():

@@ -17,6 +17,7 @@ from hyla.commands.options import (
     TaskName,
     TaskOptions,
     check_folders,
+    check_model_options,
     check_task,
     check_task_options,
     given,
@@ -72,6 +73,7 @@ def train_task(
     steps: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     batch_size: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     precision: Annotated[PrecisionName | None, Parameter(group=_TRAINING)] = None,
+    log_every: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     seeds: Annotated[int | None, Parameter(group=_POPULATION)] = None,
     lr: Annotated[
         list[float] | None, Parameter(name=("--lr", "--learning-rate"), group=_POPULATION)
@@ -120,6 +122,8 @@ def train_task(
         Instances per step and model.
     precision
         float32, tf32 or bf16.
+    log_every
+        Steps between records of the training loss.
     seeds
         Number of seeds: 0 to N - 1.
     lr
@@ -151,6 +155,7 @@ def train_task(
         "steps": steps,
         "batch_size": batch_size,
         "precision": precision,
+        "log_every": log_every,
         "members": _without_none(grid),
         "model": given(model) | _without_none({"attention": attention}),
         "task": given(task_options),
@@ -162,6 +167,8 @@ def train_task(
         check_task_options(task, task_options)
         if config is not None:
             tree = merge(tree, read_settings(config, example="steps: 1000"))
+        if tree["task_name"] != task:
+            raise ValueError(f"{config} is for the task {tree['task_name']!r}, not for {task!r}")
         if options["members"] and not isinstance(tree["members"], Mapping):
             raise ValueError(
                 f"the members of {config} are no grid: leave out --seeds, --lr and the like"
@@ -169,6 +176,7 @@ def train_task(
         # An empty dict would replace what is not one in the file, such as a list of members.
         chosen = {name: value for name, value in options.items() if value not in (None, {})}
         settings = config_from_tree(merge(tree, chosen))
+        check_model_options(model, settings.model)
         settings.check_device(resolve_device(device))
         check_folders(root=root)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ from hyla.tasks.randomness import (
     to_integers,
     to_uniform,
 )
-from hyla.tasks.splits import split_combinations
+from hyla.tasks.splits import check_listable, split_combinations
 
 _SIDE_OF_SPLIT = {
     "train": "train",
@@ -134,6 +135,10 @@ class FuzzyLogic(Task[Sampler]):
 
     def manifest(self, seed: int) -> Manifest:
         """The combinations of terms in `train`, `ood` and `unknown_terms`."""
+        check_listable(
+            math.comb(self.config.num_known_terms, self.config.num_terms),
+            f"num_variables={self.config.num_variables} and num_terms={self.config.num_terms}",
+        )
         known, unknown = (
             list(itertools.combinations(terms, self.config.num_terms))
             for terms in (

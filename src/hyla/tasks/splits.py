@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 Combination = tuple[int, ...]
 """A multiset of constituents, as sorted indices."""
+
+MOST_COMBINATIONS = 1_000_000  # a split lists them all
 
 _MAX_ATTEMPTS = 1000
 
@@ -27,6 +30,8 @@ def split_combinations(
     The order comes from the seed alone (SHA-256, so it is the same on every machine and Python).
     A shuffle that would hide a constituent from training is replaced by the next one.
     """
+    if not math.isfinite(held_out_fraction):
+        raise ValueError(f"held_out_fraction must be finite, got {held_out_fraction}")
     num_held_out = int(len(combinations) * held_out_fraction)
     num_train = len(combinations) - num_held_out
     if not 0 < num_held_out < len(combinations):
@@ -46,6 +51,18 @@ def split_combinations(
         f"combinations for training, and none of {_MAX_ATTEMPTS} shuffles showed all "
         f"{len(constituents)} constituents in them; a smaller held_out_fraction would work"
     )
+
+
+def check_listable(number: int, made_of: str) -> None:
+    """Raise a ValueError if there are more combinations than a split can list.
+
+    `made_of` says what there is too much of, for example ``3 features and 8 rules``.
+    """
+    if number > MOST_COMBINATIONS:
+        raise ValueError(
+            f"{made_of} make {number:,} combinations; a split lists them all, up to "
+            f"{MOST_COMBINATIONS:,}: choose fewer"
+        )
 
 
 def _order(seed: int, attempt: int, combination: Combination) -> bytes:

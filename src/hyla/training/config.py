@@ -41,6 +41,7 @@ class Evaluation:
     """Which splits are scored, how often, and on how many instances."""
 
     splits: tuple[str, ...]
+    """Splits of the task to score."""
     every: int
     """Steps between evaluations."""
     instances: int

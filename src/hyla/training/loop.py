@@ -17,6 +17,8 @@ from hyla.training.sinks import MetricSink, member_scalars
 from hyla.training.stop import Stopped, StopRequest
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
+MOST_TIME_SAVING = 0.05
+"""Share of the time that may go into checkpoints; of many or large models they take long."""
 # Between two looks at the clock and at signals; a GPU is kept busy that long without waiting.
 SECONDS_BETWEEN_STOPS = 0.5
 
@@ -28,6 +30,15 @@ class Interrupted(Exception):  # noqa: N818 - it is not an error
         super().__init__(message)
         self.reason = reason
         """As `StopRequest.reason`: which signal, or "time limit"."""
+
+
+def stopping_place(step: int, steps: int, reason: str | None) -> str:
+    """Say where a run stopped, and what the same command will do."""
+    if step < steps:
+        rest = "the same command continues from there"
+    else:  # a time limit that it exceeds would be met again and again
+        rest = "the same command makes the final evaluation, which it has to do in one go"
+    return f"stopped at step {step} of {steps} ({reason}); {rest}"
 
 
 def run_name(config: TrainConfig) -> str:
@@ -132,6 +143,7 @@ class _Training:
         # Of all processes of this run: everything after the start-up, and the steps alone.
         self.seconds, self.training_seconds = 0.0, 0.0
         self.started = self.saved = time.monotonic()
+        self.save_seconds = 0.0
         self.slice_steps = 1
         self.diverged: set[str] = set()
 
@@ -182,14 +194,12 @@ class _Training:
         return max((record["step"] for record in self.run.metrics()), default=0)
 
     def _checkpoint_is_due(self) -> bool:
-        return time.monotonic() - self.saved > SECONDS_BETWEEN_CHECKPOINTS
+        interval = max(SECONDS_BETWEEN_CHECKPOINTS, self.save_seconds / MOST_TIME_SAVING)
+        return time.monotonic() - self.saved > interval
 
     def _interrupted(self) -> Interrupted:
-        return Interrupted(
-            f"stopped at step {self.cohort.step} of {self.config.steps} ({self.stop.reason}); "
-            "the same command continues from there",
-            self.stop.reason,
-        )
+        where = stopping_place(self.cohort.step, self.config.steps, self.stop.reason)
+        return Interrupted(where, self.stop.reason)
 
     def _train_until(self, target: int) -> None:
         """Train in slices short enough to notice a signal, or that a checkpoint is due."""
@@ -252,7 +262,8 @@ class _Training:
             sink.write(step, member_scalars(self.names, record))
 
     def _save(self) -> None:
-        self.seconds = time.monotonic() - self.started
+        began = time.monotonic()
+        self.seconds = began - self.started
         self.run.sync()
         checkpoint.save(
             self.run.path,
@@ -262,6 +273,7 @@ class _Training:
             fingerprint=self.run.fingerprint,
         )
         self.saved = time.monotonic()
+        self.save_seconds = self.saved - began
 
     def _finish(self) -> dict[str, Any]:
         """Score every member on the full evaluation sets and mark the run as complete."""

@@ -34,7 +34,8 @@ import torch
 
 from hyla import __version__
 from hyla._environment import environment, git_commit
-from hyla.training.checkpoint import DISK_FULL, JSON, room_left, write_atomically
+from hyla._files import write_atomically
+from hyla.training.checkpoint import DISK_FULL, JSON, room_left
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NONFINITE = "nonfinite"
@@ -175,11 +176,14 @@ class RunDirectory:
         """Return every complete record logged so far, NaN and infinities restored."""
         return read_metrics(self.path)
 
+    def keep(self, name: str, content: bytes) -> None:
+        """Put a file of the caller's beside the others."""
+        with _explained(self.path / name):
+            write_atomically(self.path / name, content)
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as complete."""
-        path = self.path / "finished.json"
-        with _explained(path):
-            write_atomically(path, (_dumps(summary) + "\n").encode())
+        self.keep("finished.json", (_dumps(summary) + "\n").encode())
         self.finished = read_finished(self.path)
 
     def _open_metrics(self) -> IO[bytes]:

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.exits import UsageError, usage_errors
+from hyla.commands.exits import UsageError, usage_errors, write_errors
 from hyla.commands.output import console
-from hyla.commands.sraven.files import write_errors
 from hyla.commands.sraven.progress import instances_bar
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.training.loop import resolve_device

@@ -7,9 +7,8 @@ import torch
 from cyclopts import Parameter
 from rich.console import Console
 
-from hyla.commands.exits import usage_errors
+from hyla.commands.exits import usage_errors, write_errors
 from hyla.commands.output import console, table
-from hyla.commands.sraven.files import write_errors
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.tasks.sraven.problem import Problem, Problems
 from hyla.tasks.sraven.rendering import draw_numbers, to_text

@@ -42,12 +42,13 @@ def ambiguous_by_authors(
     """
     config.refuse_distractors("the authors' check")
     check_whole_grids(panels, config)
-    columns = config.grid_size if permuted else 1
     matching = BestMatching(
-        num_features=config.num_features, num_columns=columns, device=panels.device
+        num_features=config.num_features,
+        num_columns=config.grid_size if permuted else 1,
+        device=panels.device,
     )
     found = []
-    for part in panels.split(max(1, _WORKING_SET // config.num_features**columns)):
+    for part in panels.split(matching.instances_together(_WORKING_SET)):
         grids = compact(part.permute(2, 1, 3, 0), num_values=config.num_values)
         context = thread_context(grids, num_values=config.num_values, permuted=permuted)
         readings = prescriptions(context, tuple(r for r in config.rules if r != _READ_DIFFERENTLY))

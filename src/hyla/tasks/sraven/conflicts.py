@@ -36,9 +36,8 @@ class Conflicts:
 
     def __call__(self, grids: Int[Tensor, "columns rows m n"]) -> Bool[Tensor, "n"]:
         """Whether each instance has a reading that prescribes another query panel than it shows."""
-        threads = self._config.num_features ** (self._config.grid_size if self._permuted else 1)
         working_set = _WORKING_SET["cuda" if grids.is_cuda else "cpu"]
-        parts = grids.split(max(1, working_set // threads), dim=-1)
+        parts = grids.split(self._matching.instances_together(working_set), dim=-1)
         return torch.cat([self._judge(part) for part in parts])
 
     def _judge(self, grids: Int[Tensor, "columns rows m n"]) -> Bool[Tensor, "n"]:

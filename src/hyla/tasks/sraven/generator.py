@@ -31,7 +31,7 @@ from hyla.tasks.randomness import (
     to_arrangements,
     to_integers,
 )
-from hyla.tasks.splits import Combination, split_combinations
+from hyla.tasks.splits import Combination, check_listable, split_combinations
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.conflicts import Conflicts
 from hyla.tasks.sraven.rules import RULES, Draws
@@ -326,18 +326,10 @@ def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=5)
 
 
-MOST_COMBINATIONS = 1_000_000  # a split lists them all
-
-
 def _all_combinations(config: SravenConfig) -> list[Combination]:
     rules = range(len(config.rules))
     number = math.comb(len(rules) + config.num_features - 1, config.num_features)
-    if number > MOST_COMBINATIONS:
-        raise ValueError(
-            f"num_features={config.num_features} and {len(rules)} rules make {number:,} "
-            f"combinations; a split lists them all, up to {MOST_COMBINATIONS:,}: choose fewer "
-            "features or rules"
-        )
+    check_listable(number, f"num_features={config.num_features} and {len(rules)} rules")
     return list(itertools.combinations_with_replacement(rules, config.num_features))
 
 

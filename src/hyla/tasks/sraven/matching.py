@@ -11,6 +11,7 @@ from jaxtyping import Int, Int64
 from torch import Tensor
 
 _MOST_ENTRIES = 10**7  # of a table
+_TABLE_ENTRIES = 8  # looked at together, to each of the threads of a working set
 _MOST_FEATURES = {torch.int8: 6, torch.int16: 14}  # the product of as many scores of two fits
 
 
@@ -67,9 +68,18 @@ class BestMatching:
                 f"{entries:,} entries to match threads in fixed shapes; the most is "
                 f"{_MOST_ENTRIES:,}, which {next(fits)} features stay below"
             )
+        self._entries = entries
         steps = [_step(num_features, num_columns, used) for used in range(1, num_features + 1)]
         self._steps = [_Step(*(table.to(device) for table in step)) for step in steps]
         self._positions = [num_features] * num_columns
+
+    def instances_together(self, working_set: int) -> int:
+        """How many instances to look at together, of as many threads in all as `working_set`.
+
+        Where features are many the tables are far larger than the threads, and set the limit.
+        """
+        threads = math.prod(self._positions)
+        return max(1, min(working_set // threads, _TABLE_ENTRIES * working_set // self._entries))
 
     def __call__(self, scores: Int[Tensor, "*#positions n"]) -> Int[Tensor, "n"]:
         """The largest products, for N instances.

@@ -20,7 +20,7 @@ follows from the others, so it costs no factor.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,6 +36,7 @@ from hyla.tasks.sraven.rules import RULES
 from hyla.tasks.sraven.threads import compact, prescriptions, thread_context
 
 _WORKING_SET = {"cpu": 2**20, "cuda": 2**26}  # threads × instances looked at together
+_MOST_EXTENSIONS = {"cpu": 2**23, "cuda": 2**26}  # of partial readings, looked at together
 _MOST_THREADS = 2**26  # of one instance
 _LARGEST_CODE = 2**62
 _MOST_DIGITS = 2**16  # of an alphabet that holds all values, whether they occur or not
@@ -179,8 +180,7 @@ class Solver:
                 f"{_MOST_THREADS:,} that the solver can look at; lower num_features or grid_size, "
                 "or pass permuted=False if all columns show the features in the same order"
             )
-        working_set = _WORKING_SET["cuda" if self.device.type == "cuda" else "cpu"]
-        chunk = max(1, working_set // (M**G if permuted else M))
+        chunk = max(1, self._limit(_WORKING_SET) // (M**G if permuted else M))
         solutions = [
             self._solve(part.to(self.device), permuted=permuted, first=chunk * number)
             for number, part in enumerate(panels.split(chunk))
@@ -216,6 +216,10 @@ class Solver:
         nothing = torch.zeros_like(instances)
         partial = _Partial(instances, nothing, nothing, nothing, nothing.to(torch.float64))
         for position in range(M):
+            # Where values are few a reading can go on in many ways, and memory would not do.
+            extensions = int(pairs.counts[position][partial.instance].sum())
+            if extensions > self._limit(_MOST_EXTENSIONS) and len(panels) > 1:
+                return self._solve_halves(panels, permuted=permuted, first=first)
             extended = self._extend(partial, pairs, position)
             partial = self._merge(extended, len(panels), pairs.alphabet)
         if self._combinations is not None:
@@ -235,7 +239,7 @@ class Solver:
     def _solve_halves(
         self, panels: Int[Tensor, "n rows columns m"], *, permuted: bool, first: int
     ) -> Solution:
-        """Solve instances apart that together prescribe too many values for one alphabet."""
+        """Solve instances apart that are too much together."""
         half = len(panels) // 2
         return _join(
             [
@@ -243,6 +247,9 @@ class Solver:
                 self._solve(panels[half:], permuted=permuted, first=first + half),
             ]
         )
+
+    def _limit(self, limits: Mapping[str, int]) -> int:
+        return limits["cuda" if self.device.type == "cuda" else "cpu"]
 
     def _rank(
         self, complete: _Partial, num_answers: Int64[Tensor, "n"], alphabet: _Alphabet

@@ -14,6 +14,8 @@ import yaml
 
 from hyla.tasks.language import Corpus
 from hyla.training import Interrupted, merge
+from hyla.training.checkpoint import CheckpointError
+from hyla.training.cohort import ModelTooLargeError
 from hyla.training.config import SCALES
 from hyla.training.language.config import (
     STRATEGIES,
@@ -21,13 +23,18 @@ from hyla.training.language.config import (
     language_config_from_tree,
     load_language_preset,
 )
-from hyla.training.language.loop import language_run_path, train_language
+from hyla.training.language.loop import check_execution, language_run_path, train_language
+from hyla.training.language.ranks import Ranks
+from hyla.training.run_directory import RunDirectoryError
 
 _TRY_AGAIN = 75  # EX_TEMPFAIL: stopped with a checkpoint, and the same command continues
 
 
 def main() -> int:
-    """Train and return the exit code: 0 finished, 75 stopped with a checkpoint, 2 wrong usage."""
+    """Train and return the exit code.
+
+    0 finished, 75 stopped with a checkpoint, 2 wrong usage, 1 anything else.
+    """
     parser = argparse.ArgumentParser(prog="python -m hyla.training.language", description=__doc__)
     parser.add_argument("data", type=Path, help="folder of a prepared corpus")
     parser.add_argument("--scale", choices=SCALES, default="paper")
@@ -60,6 +67,7 @@ def main() -> int:
             compile=arguments.compile,
             backend=arguments.backend,
         )
+        check_execution(config, execution, Ranks(arguments.device))
     except ValueError as error:
         parser.error(str(error))
     try:
@@ -74,6 +82,9 @@ def main() -> int:
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return _TRY_AGAIN
+    except (RunDirectoryError, CheckpointError, ModelTooLargeError) as error:
+        print(error, file=sys.stderr)
+        return 1
     print(f"{language_run_path(config, arguments.root)}: {summary['members'][0]['metrics']}")
     return 0
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
@@ -79,15 +80,18 @@ def save(
             _sync(file)
         write_atomically(unfinished / _STATE, json.dumps(state, indent=1).encode())
         if path.exists():
-            shutil.rmtree(path)
+            # Out of the way first: to remove it takes long enough to be killed meanwhile.
+            path.rename(directory / f".{path.name}.replaced.tmp")
         unfinished.rename(path)
         sync_directory(directory)
-        for old in _newest_first(directory)[_KEPT:]:
-            shutil.rmtree(old)
+        # Later ones are left alone: a run that resumed before them found them bad.
+        older = [other for other in _newest_first(directory) if _step_of(other) < step]
+        for superseded in (*older[_KEPT - 1 :], *directory.glob(".checkpoint-*.tmp")):
+            shutil.rmtree(superseded)
 
     try:
         ranks.on_first(begin)
-        with _quiet():
+        with _quiet(), _plain_errors():
             state_dict_saver.save(
                 dict(tensors),
                 storage_writer=HuggingFaceStorageWriter(str(unfinished), save_distributed=True),
@@ -95,6 +99,8 @@ def save(
             )
         ranks.on_first(finish)
     except OSError as error:
+        if ranks.first:
+            shutil.rmtree(unfinished, ignore_errors=True)  # it may be what fills the disk
         raise CheckpointError(
             f"Cannot write the checkpoint {path}: {error}. Earlier checkpoints are intact: mend "
             "the cause and run the same command again to continue."
@@ -128,7 +134,7 @@ def newest_step(directory: Path) -> int | None:
 
 def load(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], *, distributed: bool) -> None:
     """Read the checkpoint's tensors into those of the same names, whatever ranks hold of them."""
-    with _quiet():
+    with _quiet(), _plain_errors():
         state_dict_loader.load(
             dict(tensors),
             storage_reader=HuggingFaceStorageReader(str(checkpoint.path)),
@@ -164,6 +170,19 @@ def _step_of(path: Path) -> int:
 def _sync(path: Path) -> None:
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Raise what went wrong, on the first rank that failed, and not torch's report of it.
+
+    The report is no Exception, so nobody would answer it.
+    """
+    try:
+        yield
+    except CheckpointException as report:
+        error, _ = next(iter(report.failures.values()))
+        raise error from report
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from hyla._files import write_atomically
 from hyla.nn.decoders import count_parameters
 from hyla.tasks.language import Corpus
 from hyla.tasks.language.shards import TOKENIZER
@@ -21,15 +20,19 @@ from hyla.training.language.evaluation import Validation
 from hyla.training.language.ranks import Ranks
 from hyla.training.language.steps import Steps
 from hyla.training.language.throughput import peak_flops, utilisation
-from hyla.training.loop import SECONDS_BETWEEN_CHECKPOINTS, SECONDS_BETWEEN_STOPS, Interrupted
+from hyla.training.loop import (
+    MOST_TIME_SAVING,
+    SECONDS_BETWEEN_CHECKPOINTS,
+    SECONDS_BETWEEN_STOPS,
+    Interrupted,
+    stopping_place,
+)
 from hyla.training.precision import matmul_precision
 from hyla.training.progress import Progress
 from hyla.training.run_directory import RunDirectory, directory_of
 from hyla.training.sinks import MetricSink, member_scalars
 from hyla.training.stop import Stopped, StopRequest
 
-MOST_TIME_SAVING = 0.05
-"""Share of the time that may go into checkpoints."""
 DEFAULT_EXECUTION = Execution()
 
 OpenSinks = Callable[[Path, Sequence[str]], Sequence[MetricSink]]
@@ -178,7 +181,8 @@ class _Training:
 
     def _keep_tokenizer(self) -> None:
         """Put the tokenizer into the run directory, which can then do without the corpus."""
-        write_atomically(self.path / TOKENIZER, self.corpus.tokenizer_path.read_bytes())
+        assert self.run is not None
+        self.run.keep(TOKENIZER, self.corpus.tokenizer_path.read_bytes())
 
     def _next_event(self, step: int) -> int:
         every = (self.config.log_every, self.config.evaluation.every)
@@ -193,11 +197,8 @@ class _Training:
 
     def _interrupted(self) -> Interrupted:
         reason = self.stop.reason or "another rank was asked to stop"
-        return Interrupted(
-            f"stopped at step {self.step} of {self.config.steps} ({reason}); "
-            "the same command continues from there",
-            self.stop.reason,
-        )
+        where = stopping_place(self.step, self.config.steps, reason)
+        return Interrupted(where, self.stop.reason)
 
     # --- training -----------------------------------------------------------------------------
 
@@ -305,7 +306,6 @@ class _Training:
         self.progress.message(f"continuing from step {found.step}")
 
     def _checkpoint_is_due(self) -> bool:
-        # A large model takes long to save.
         interval = max(SECONDS_BETWEEN_CHECKPOINTS, self.save_seconds / MOST_TIME_SAVING)
         due = time.monotonic() - self.saved > interval
         return bool(self.ranks.largest(int(due))[0])

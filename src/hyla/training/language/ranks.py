@@ -10,12 +10,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hyla.training.loop import Interrupted, resolve_device
+from hyla.training.run_directory import RunDirectoryError
 
 Result = TypeVar("Result")
 
 
-class RankFailedError(RuntimeError):
-    """What the first rank did for all of them failed."""
+class RankFailedError(RunDirectoryError):
+    """What the first rank did for all of them, with the run's directory, failed."""
 
 
 class Ranks:
