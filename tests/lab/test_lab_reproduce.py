@@ -12,9 +12,11 @@ from hyla.commands.exits import FAILURE, TRY_AGAIN, USAGE
 from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.csv_table import read_csv
 from hyla.lab.drawing import Bars, Figure, Lines, Points
+from hyla.lab.experiment import Experiment
+from hyla.lab.measuring import Measurement, NotAvailableError
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report import build
-from hyla.lab.reproduce import Effort, methods_of, results_of
+from hyla.lab.reproduce import Effort, measure, methods_of, results_of
 from hyla.lab.results import Tables
 from hyla.lab.setting import Setting
 
@@ -162,6 +164,22 @@ def test_without_plotly_and_matplotlib(tmp_path: Path, capsys, monkeypatch):
     assert "Figure 3" in (store / "report.html").read_text()
 
 
+def test_models_that_are_not_here_stay_in_the_table(tmp_path: Path):
+    measured = [{"attention": "hyla", "seed": seed, "value": 0.5} for seed in (0, 1)]
+
+    def here(*seeds: int) -> Experiment:
+        rows = [row for row in measured if row["seed"] in seeds]
+        measurement = Measurement(name="codes", measure=lambda measuring: rows)
+        return Experiment(name="", title="", shows="", measurement=measurement)
+
+    tables = Tables(tmp_path / "store", Setting(scale="smoke"))
+    assert measure(here(0, 1), tables, root=tmp_path, device="cpu") == 2
+    with pytest.raises(NotAvailableError, match=r"1 are not under .* it stays"):
+        measure(here(0), tables, root=tmp_path, device="cpu")
+    assert [row["seed"] for row in tables.measured("codes")] == [0, 1]
+    assert measure(here(0, 1), tables, root=tmp_path, device="cpu") == 2
+
+
 def test_a_measurement_that_fails_is_named(tmp_path: Path, capsys, monkeypatch):
     def fail(measuring):
         raise ValueError("no solver today")
@@ -210,6 +228,11 @@ def test_a_part_of_the_search_may_be_asked_for(only, rates, steps):
         (("fig2c", "--seeds", "0"), "seeds must be at least 1"),
         (("fig2c", "--shorten", "0"), "shorten must be at least 1"),
         (("fig2c", "--workers", "0"), "workers must be at least 1"),
+        (("fig2c", "--max-population", "0"), "max-population must be at least 1"),
+        (("fig2c", "--max-seconds", "nan"), "--max-seconds must be a number"),
+        (("fig2c", "--no-wait"), "--no-wait is for --launcher slurm"),
+        (("fig2c", "--slurm.partition", "gpu"), "--slurm.* is for --launcher slurm"),
+        (("fig2c", "--launcher", "slurm", "--workers", "2"), "--workers is for --launcher local"),
         (("fig2c", "--launcher", "slurm", "--max-seconds", "3"), "--slurm.time"),
     ],
 )

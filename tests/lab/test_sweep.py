@@ -213,6 +213,8 @@ def test_without_pyarrow_there_is_the_csv_alone(tmp_path: Path, capsys, monkeypa
 def test_time_of_slurm_jobs_is_slurms(tmp_path: Path, capsys):
     assert _sweep(tmp_path, _GRID, "--launcher", "slurm", "--max-seconds", "3") == USAGE
     assert "--slurm.time" in capsys.readouterr().err
+    assert _sweep(tmp_path, _GRID, "--slurm.time", "3") == USAGE
+    assert "--slurm.* is for --launcher slurm" in capsys.readouterr().err
 
 
 # --- the store -----------------------------------------------------------------------------------

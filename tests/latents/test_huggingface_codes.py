@@ -15,6 +15,7 @@ from hyla.latents import (
     run_recorded,
     zeroed,
 )
+from hyla.latents.observe import Observer, observing
 
 FIELDS = {
     "self": "attentions",
@@ -72,6 +73,48 @@ def test_padding_is_left_out():
     table = record_codes(model, inputs, pairs="self")
     assert table.where(instance=0, layer=0)["query"].tolist() == [4, 5, 6, 7, 8]
     assert len(table.where(instance=1, layer=0)) == 9
+
+
+def test_the_mask_of_a_text_leaves_a_picture_alone():
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 24,
+    }
+    config = transformers.CLIPConfig(
+        text_config=sizes | {"vocab_size": 40, "eos_token_id": 2, "pad_token_id": 0},
+        vision_config=sizes | {"image_size": 8, "patch_size": 4},
+    )
+    inputs = {
+        "input_ids": torch.randint(3, 40, (2, 7)),
+        "pixel_values": torch.randn(2, 3, 8, 8),  # 4 patches and a token of the class
+        "attention_mask": torch.tensor([[1, 1, 1, 0, 0, 0, 0], [1] * 7]),
+    }
+    table = record_codes(transformers.CLIPModel(config).eval(), inputs)
+    rows = [len(table.where(layer=layer)) for layer in table.layers]
+    assert sorted(rows) == [2 * 5, 3 + 7]
+
+
+def test_keys_of_a_cache_are_counted():
+    model = tiny_pretrained("llama")
+    ids = tiny_inputs(model)["input_ids"]
+    want = record_codes(model, ids, pairs=[(-1, -1)])
+    seen = {}
+
+    class Last(Observer):
+        def pairs(self, site, num_queries, num_keys):
+            return torch.tensor([[num_queries - 1, num_keys - 1]])
+
+        def receive(self, site, codes, x):
+            seen[site.layer] = codes[:, 0].numpy()
+
+    with torch.no_grad():
+        past = model(ids[:, :-1], use_cache=True).past_key_values
+        with observing(model, Last()):
+            model(ids[:, -1:], past_key_values=past)
+    for layer, codes in seen.items():
+        np.testing.assert_allclose(codes, want.where(layer=layer).codes, atol=1e-5)
 
 
 def test_the_model_is_left_as_it_was():

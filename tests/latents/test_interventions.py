@@ -97,6 +97,17 @@ def test_the_value_network_is_the_one_of_the_new_code():
     torch.testing.assert_close(got[0, 0], weight @ x[0, 0])
 
 
+def test_edits_within_edits_come_one_after_the_other():
+    network, x = model(), torch.randn(2, 7, 5)
+    want = outputs(network, x, {1: zeroed([(0, 0), (1, 1)])})
+    with edited(network, {1: zeroed([(0, 0)])}):
+        torch.testing.assert_close(outputs(network, x, {1: zeroed([(1, 1)])}), want)
+    layer, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
+    with edited(layer, {0: moved(torch.ones(2), 1.0, "all")}):  # after what the caller does
+        _, code = layer(x, return_code=True, edit_code=torch.zeros_like)
+    assert code.eq(1).all()
+
+
 def test_layers_that_there_are_not():
     network, x = model(), torch.randn(2, 7, 5)
     with pytest.raises(UnsupportedModelError, match="nothing was edited"):

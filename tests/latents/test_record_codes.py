@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hyla.attention import PRESETS
-from hyla.latents import UnsupportedModelError, record_codes, run_recorded, stream_codes
+from hyla.latents import Site, UnsupportedModelError, record_codes, run_recorded, stream_codes
 from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
 
 SIZES = {
@@ -114,6 +114,24 @@ def test_any_module_with_our_layers_in_it():
     assert code.shape == (2, 4, 3, 5)  # what the module asked for, it got
 
 
+@pytest.mark.parametrize("asked", [[(1, 0), (2, 2)], torch.tensor([[1, 0], [2, 2]])])
+def test_a_module_that_asks_for_pairs_gets_those(asked):
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = MultiHeadAttention(8, 2)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.layer(x, return_code=asked)
+
+    network, x = Reader(), torch.randn(2, 3, 8)
+    with torch.no_grad():
+        _, want = network(x)
+    (_, code), seen = run_recorded(network, x, pairs=[(0, 1)])
+    torch.testing.assert_close(code, want)
+    assert seen[Site("self", 0)].codes.shape == (2, 1, 2)
+
+
 def test_queries_that_are_a_slice_of_their_context_attend_to_themselves():
     network, x = model(), inputs(2)
 
@@ -152,6 +170,20 @@ def test_tokens_that_a_mask_rules_out_are_left_out():
     mask = torch.tensor([[True, True, False], [True, True, True]])
     table = record_codes(Masked(), {"x": torch.randn(2, 3, 8), "attention_mask": mask}, pairs="all")
     assert [len(table.where(instance=i)) for i in (0, 1)] == [4, 9]
+
+
+def test_a_mask_is_for_sequences_of_its_length():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = MultiHeadAttention(8, 2)
+
+        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+            return self.layer(x[:, ::2])
+
+    mask = torch.tensor([[False, False, True, True], [True, True, True, True]])
+    table = record_codes(Pooled(), {"x": torch.randn(2, 4, 8), "attention_mask": mask})
+    assert [len(table.where(instance=i)) for i in (0, 1)] == [2, 2]
 
 
 def test_errors_say_what_is_wrong():

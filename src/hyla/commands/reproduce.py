@@ -17,7 +17,7 @@ from hyla.commands.exits import UnfinishedError, usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import console, table
 from hyla.commands.report import write_report
-from hyla.commands.slurm_jobs import train_on_slurm
+from hyla.commands.slurm_jobs import check_launcher, train_on_slurm
 from hyla.lab.estimate import in_words, seconds_for
 from hyla.lab.experiment import Experiment
 from hyla.lab.launch import SlurmOptions
@@ -136,10 +136,10 @@ def reproduce(
         experiments = load_all(names)
         check_only(experiments, setting, effort)
         check_folders(root=root, out=out)
-        if workers < 1:
-            raise ValueError(f"--workers must be at least 1, got {workers}")
-        if launcher == "slurm" and max_seconds is not None:
-            raise ValueError("--max-seconds is for --launcher local; here, use --slurm.time")
+        for name, number in (("workers", workers), ("max-population", max_population)):
+            if number < 1:
+                raise ValueError(f"--{name} must be at least 1, got {number}")
+        check_launcher(launcher, max_seconds=max_seconds, wait=wait, options=slurm, workers=workers)
         # A dry run for a GPU may happen where there is none.
         where = torch.device(device) if dry_run and device != "auto" else resolve_device(device)
 

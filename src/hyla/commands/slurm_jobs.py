@@ -1,5 +1,6 @@
 """Submitting populations to Slurm and waiting for them in the terminal."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,28 @@ from hyla.commands.output import table
 from hyla.lab.launch import SlurmJobs, SlurmOptions, submit
 from hyla.lab.sweep import Share
 from hyla.training.checkpoint import newest_step
+
+
+def check_launcher(
+    launcher: str,
+    *,
+    max_seconds: float | None,
+    wait: bool,
+    options: SlurmOptions | None,
+    workers: int = 1,
+) -> None:
+    """Raise a ValueError for an option of the other launcher: this one would ignore it."""
+    if launcher == "slurm":
+        if max_seconds is not None:
+            raise ValueError("--max-seconds is for --launcher local; here, use --slurm.time")
+        if workers != 1:
+            raise ValueError("--workers is for --launcher local; on Slurm, populations are jobs")
+        return
+    for name, given in (("--slurm.*", options is not None), ("--no-wait", not wait)):
+        if given:
+            raise ValueError(f"{name} is for --launcher slurm, and here nothing is submitted")
+    if max_seconds is not None and math.isnan(max_seconds):
+        raise ValueError("--max-seconds must be a number of seconds, got nan")
 
 
 def train_on_slurm(

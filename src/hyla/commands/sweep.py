@@ -13,7 +13,7 @@ from hyla._errors import install_command
 from hyla.commands.exits import UnfinishedError, usage_errors
 from hyla.commands.options import check_folders
 from hyla.commands.output import HEADINGS, console, table
-from hyla.commands.slurm_jobs import train_on_slurm
+from hyla.commands.slurm_jobs import check_launcher, train_on_slurm
 from hyla.lab.launch import SlurmOptions, train_locally
 from hyla.lab.selection import (
     HYPERPARAMETERS,
@@ -100,8 +100,7 @@ def sweep(
         methods = read_sweep(grid)
         check_folders(root=root, out=out)
         shares = plan(methods, root, max_population)
-        if launcher == "slurm" and max_seconds is not None:
-            raise ValueError("--max-seconds is for --launcher local; here, use --slurm.time")
+        check_launcher(launcher, max_seconds=max_seconds, wait=wait, options=slurm)
         if launcher == "local":
             where = resolve_device(device)
             for method in methods:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hyla._environment import environment
 from hyla._errors import nearest
 from hyla.lab.ceilings import ceiling_rows
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import members
-from hyla.lab.measuring import Measuring
+from hyla.lab.measuring import Measuring, NotAvailableError
 from hyla.lab.results import Results, Tables, ceilings_of, cells_of, method_key, task_key
 from hyla.lab.setting import Setting
 from hyla.lab.store import Row, flat_settings, read_run
@@ -186,7 +187,11 @@ def measure(
     device: str,
     deadline: float = math.inf,
 ) -> int:
-    """Measure what the experiment asks for beside scores; return the number of rows."""
+    """Measure what the experiment asks for beside scores; return the number of rows.
+
+    Raises:
+        NotAvailableError: the table holds models that are not here. It is left as it is.
+    """
     if experiment.measurement is None:
         return 0
     measuring = Measuring(
@@ -198,9 +203,21 @@ def measure(
     )
     rows = experiment.measurement.measure(measuring)
     if rows:
-        whence = origin(device)
-        tables.add_measured(experiment.measurement.name, [{**whence, **row} for row in rows])
+        whence, name = origin(device), experiment.measurement.name
+        missing = _measured_models(tables.measured(name)) - _measured_models(rows)
+        if missing:
+            raise NotAvailableError(
+                f"of the models that the table holds, {len(missing)} are not under {root}: it "
+                "stays. Copy their runs there and --remeasure, or move the table away"
+            )
+        tables.add_measured(name, [{**whence, **row} for row in rows])
     return len(rows)
+
+
+def _measured_models(rows: Sequence[Row]) -> set[tuple[Any, ...]]:
+    """Return what tells the models apart that rows are about: none, if rows are about no models."""
+    models = {tuple(row.get(name) for name in ("attention", "seed", "run")) for row in rows}
+    return models - {(None, None, None)}
 
 
 def origin(device: str) -> Row:

@@ -214,9 +214,14 @@ class Cell:
         return self.config.steps * self.config.batch_size
 
     def score(self, metric: str) -> Estimate | None:
-        """Mean and standard error over the seeds; None where it was not measured."""
+        """Mean and standard error over the seeds; None where it was not measured.
+
+        Nor is there one where a seed diverged to no number: what it should be compared as nobody
+        knows, and comparisons with NaN depend on their order.
+        """
         rows = [row for row in self.picked if row.get(metric) is not None]
-        return estimate(rows, metric) if rows else None
+        found = estimate(rows, metric) if rows else None
+        return None if found is None or math.isnan(found.mean) else found
 
     @property
     def ood(self) -> Estimate | None:

@@ -32,7 +32,8 @@ def record_codes(
         model: a `hyla.Transformer`, any module with `hyla.MultiHeadAttention` layers in it, or a
             transformers model. It is run in evaluation mode on its own device, by its own backend.
         inputs: a batch or several; a batch is a tensor, or a mapping of arguments. Positions that
-            an `attention_mask` [B, T] among them rules out are left out of the table.
+            an `attention_mask` [B, T] among them rules out are left out of the table, in the layers
+            whose sequences are of its length.
         pairs: which query-key pairs; see `hyla.latents.pairs`.
         layers: which layers; all by default.
         labels: columns to add, each with a value per instance (sequence), over all batches.
@@ -88,6 +89,8 @@ class LayerCodes(NamedTuple):
 
     pairs: Int[Tensor, "P 2"]
     """The (query, key) positions, none negative."""
+    lengths: tuple[int, int]
+    """How many queries and keys there are."""
     codes: Float[Tensor, "B P H"]
     residual: Float[Tensor, "B P E"] | None
     """What the layer read at each pair's query."""
@@ -141,17 +144,19 @@ class _Recorder(Observer):
         self._layers = layers
         self._residual = residual
         self._pairs = torch.empty(0, 2, dtype=torch.int64)
+        self._lengths = (0, 0)
 
     def pairs(self, site: Site, num_queries: int, num_keys: int) -> Tensor | None:
         choice = choice_for(self._choice, site.kind)
         if choice is None or (self._layers is not None and site.layer not in self._layers):
             return None
+        self._lengths = (num_queries, num_keys)
         self._pairs = resolve_pairs(choice, queries=num_queries, keys=num_keys)
         return self._pairs
 
     def receive(self, site: Site, codes: Tensor, x: Tensor) -> None:
         residual = x[:, self._pairs[:, 0]] if self._residual else None
-        self.seen[site] = LayerCodes(self._pairs, codes, residual)
+        self.seen[site] = LayerCodes(self._pairs, self._lengths, codes, residual)
 
 
 _Masks: TypeAlias = dict[str, tuple[np.ndarray | None, np.ndarray | None]]
@@ -194,8 +199,10 @@ def _table(
         residual=None if seen.residual is None else _rows(seen.residual),
     )
     shown = np.ones(B * P, dtype=bool)
-    for mask, position in zip(masks, (query, key), strict=True):
-        if mask is not None:
+    for mask, position, length in zip(masks, (query, key), seen.lengths, strict=True):
+        # A mask of another length is of another sequence: of a text beside the tokens of a picture,
+        # or of frames that were put together since.
+        if mask is not None and mask.shape == (B, length):
             shown &= mask[instance, position]
     return table.rows(shown)
 

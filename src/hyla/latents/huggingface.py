@@ -59,7 +59,8 @@ def observing_pretrained(model: nn.Module, observer: Observer) -> Iterator[None]
     def handle(call: AttentionCall) -> Tensor | None:
         edit = observer.edit(call.site)
         code = call.code if edit is None else edit(call.code)
-        pairs = observer.pairs(call.site, call.x.shape[1], call.source.shape[1])
+        # Not the lengths of what was read: with a cache there are more keys than that.
+        pairs = observer.pairs(call.site, *call.code.shape[2:])
         if pairs is not None:
             observer.receive(call.site, codes_at(code, pairs), call.x)
         return None if edit is None else code

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from hyla.attention.pairs import as_pairs
 from hyla.nn import MultiHeadAttention
 
 CodeEdit: TypeAlias = Callable[[Float[Tensor, "B H Tq Tk"]], Float[Tensor, "B H Tq Tk"]]
@@ -113,7 +114,7 @@ def hooks_removed(hooks: list[RemovableHandle]) -> Iterator[None]:
 def _observing_layers(model: nn.Module, observer: Observer) -> Iterator[None]:
     """Ask hyla's layers for codes through the arguments that they have for it."""
     order = CallOrder()
-    calls: list[tuple[Site, Tensor | None, bool]] = []
+    calls: list[tuple[Site, Tensor | None, Any]] = []
 
     def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = named_arguments(layer, args, kwargs)
@@ -121,13 +122,13 @@ def _observing_layers(model: nn.Module, observer: Observer) -> Iterator[None]:
         site = order.site("cross" if _is_cross(x, context) else "self")
         keys = (x if context is None else context).shape[1] + (cache.length if cache else 0)
         pairs = observer.pairs(site, x.shape[1], keys)
-        asked_by_caller = given.get("return_code", False) is not False
+        asked_by_caller = given.get("return_code", False)
         calls.append((site, pairs, asked_by_caller))
         if pairs is not None:
-            # A caller who wants all codes gets them; the observer's are picked from them.
-            kwargs |= {"return_code": True if asked_by_caller else pairs}
+            # A caller who wants codes too gets them picked from all, as the observer does.
+            kwargs |= {"return_code": pairs if asked_by_caller is False else True}
         if (edit := observer.edit(site)) is not None:
-            kwargs |= {"edit_code": edit}
+            kwargs |= {"edit_code": _in_turn(given.get("edit_code"), edit)}
         return args, kwargs
 
     def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
@@ -135,10 +136,11 @@ def _observing_layers(model: nn.Module, observer: Observer) -> Iterator[None]:
         if pairs is None:
             return out
         result, codes = out
-        if asked_by_caller:
-            codes = codes_at(codes, pairs)
-        observer.receive(site, codes, named_arguments(layer, args, kwargs)["x"])
-        return out if asked_by_caller else result
+        own = codes if asked_by_caller is False else codes_at(codes, pairs)
+        observer.receive(site, own, named_arguments(layer, args, kwargs)["x"])
+        if isinstance(asked_by_caller, bool):
+            return out if asked_by_caller else result
+        return result, codes_at(codes, as_pairs(asked_by_caller))
 
     layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     hooks = [model.register_forward_pre_hook(order.restart)]
@@ -146,6 +148,11 @@ def _observing_layers(model: nn.Module, observer: Observer) -> Iterator[None]:
     hooks += [layer.register_forward_hook(after, with_kwargs=True) for layer in layers]
     with hooks_removed(hooks):
         yield
+
+
+def _in_turn(first: CodeEdit | None, then: CodeEdit) -> CodeEdit:
+    """Edit what an outer context, or the caller, has edited already."""
+    return then if first is None else lambda code: then(first(code))
 
 
 def codes_at(code: Float[Tensor, "B H Tq Tk"], pairs: Int[Tensor, "P 2"]) -> Float[Tensor, "B P H"]:

@@ -1,5 +1,7 @@
 """What holds in every view: nothing goes wrong, nothing sticks out, all can be reached and read."""
 
+import re
+
 import pytest
 from explorer_fixtures import subject_of
 from page_watch import VIEWS, Visit
@@ -38,6 +40,14 @@ def test_every_view_fits_its_screen_and_is_reached_by_the_keyboard(visit: Visit)
         expect(link).to_have_attribute("aria-current", "page")
         visit.settle()
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, view
+
+
+@pytest.mark.parametrize("fragment", [*VIEWS, "puzzle?answer=none"])
+def test_no_view_sticks_out_where_others_are_enlarged_four_times(visit_at, fragment: str):
+    with visit_at(320) as visit:  # 1280 pixels at 400 %: what WCAG asks of a page
+        page = visit.open(f"#/{fragment}")
+        visit.settle()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
 def test_all_that_can_be_operated_has_a_name_and_shows_its_focus(desk: Visit):
@@ -98,6 +108,16 @@ def test_what_a_link_says_is_never_read_as_markup(desk: Visit):
     desk.problems.clear()
 
 
+@pytest.mark.parametrize("view", ["puzzle", "code", "swap"])
+def test_a_model_that_is_not_here_is_told_and_nothing_else(desk: Visit, view: str):
+    page = desk.open(f"#/{view}?model=nobody")
+    expect(page.get_by_role("alert").first).to_contain_text("there is no model 'nobody'")
+    desk.settle()
+    expect(page.get_by_text("undefined")).to_have_count(0)
+    assert {p.partition(":")[0] for p in desk.problems} == {"404", "console error"}
+    desk.problems.clear()
+
+
 def test_a_link_says_all_that_another_explorer_would_choose_otherwise(desk: Visit, tmp_path):
     links = []
     for view in ("puzzle", "code", "swap", "fuzzy"):
@@ -133,6 +153,17 @@ def test_an_answer_that_does_not_fit_the_puzzle_is_dropped(desk: Visit, answer: 
     desk.settle()
     assert "answer=" not in page.url
     expect(page.get_by_role("heading", name="The rules were")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("view", "label"), [("puzzle", "Puzzle number"), ("fuzzy", "seed")])
+def test_a_number_may_be_written_in_any_way(desk: Visit, view: str, label: str):
+    page = desk.open(f"#/{view}")
+    desk.settle()
+    seed = page.get_by_label(label)
+    seed.fill("1e3")
+    seed.press("Enter")
+    expect(page).to_have_url(re.compile("seed=1000(&|$)"))
+    desk.settle()
 
 
 @pytest.mark.parametrize("view", ["constructor", "nothing", ""])

@@ -11,6 +11,8 @@ from hyla.lab.results import Results
 from hyla.lab.store import Row
 
 _RELATED = {"addition", "subtraction"}
+# "Very similar" is the paper's word; this is ours for it.
+_VERY_SIMILAR = 0.8
 
 
 def final_similarities(results: Results, method: str) -> list[Row]:
@@ -46,9 +48,9 @@ def _verdicts(results: Results) -> list[Verdict]:
     mean, usual = statistics.fmean(related), statistics.quantiles(others, n=4)[2]
     return share(
         "Sum and difference are implemented with a very similar latent code.",
-        [mean > usual],
-        f"cosine similarity {mean:.2f}; three quarters of the other pairs of rules are below "
-        f"{usual:.2f}",
+        [mean > _VERY_SIMILAR, mean > usual],
+        f"cosine similarity {mean:.2f} (very similar: above {_VERY_SIMILAR}); three quarters of "
+        f"the other pairs of rules are below {usual:.2f}",
     )
 
 

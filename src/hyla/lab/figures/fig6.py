@@ -150,7 +150,8 @@ def _best(runs: _Runs) -> _Runs:
         settings.setdefault((not run[-1]["finished"], *setting_of(run[-1])), []).append(run)
 
     def rank(setting: tuple[Any, ...]) -> tuple[bool, float]:
-        return setting[0], statistics.fmean(run[-1][_LOSS] for run in settings[setting])
+        loss = statistics.fmean(run[-1][_LOSS] for run in settings[setting])
+        return setting[0], math.inf if math.isnan(loss) else loss
 
     return settings[min(settings, key=rank)]
 
@@ -223,6 +224,8 @@ def _verdicts(results: Results) -> list[Verdict]:
         if not all(last.values()):
             continue
         loss = {method: estimate(rows, _LOSS) for method, rows in last.items()}
+        if any(math.isnan(value.mean) for value in loss.values()):
+            continue  # one diverged
         numbers = ", ".join(f"{method} {_text(value)}" for method, value in loss.items())
         tokens = max(row["tokens"] for rows in last.values() for row in rows)
         share = f"{tokens / 1e6:,.3g} M tokens, {tokens / _PAPER_TOKENS:.2g} of the paper's"

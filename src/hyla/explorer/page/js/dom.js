@@ -4,7 +4,8 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 /** An HTML element. Attributes that are functions are listeners; null, undefined and false ones are
- * left out; true ones are empty. Children are nodes, strings or numbers, nested as you like. */
+ * left out; true ones are empty. Children are nodes, strings or numbers, nested as you like; null,
+ * undefined and false ones are left out, too. */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -21,7 +22,8 @@ function fill(element, attributes, children) {
     else if (value !== null && value !== undefined && value !== false)
       element.setAttribute(name, value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== false));
+  const isThere = (child) => child !== null && child !== undefined && child !== false;
+  element.append(...children.flat(Infinity).filter(isThere));
   return element;
 }
 

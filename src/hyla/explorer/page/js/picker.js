@@ -143,7 +143,7 @@ function build(app, size, current) {
     max: 2 ** 31 - 1,
     step: 1,
     required: true,
-    change: () => seed.reportValidity() && change({ seed: seed.value }),
+    change: () => seed.reportValidity() && change({ seed: String(seed.valueAsNumber) }),
   });
   const fresh = h(
     "button",

@@ -95,7 +95,7 @@ function workbench(app, models) {
     min: 0,
     max: 2 ** 31 - 1,
     required: true,
-    change: () => seed.reportValidity() && app.set({ seed: seed.value }),
+    change: () => seed.reportValidity() && app.set({ seed: String(seed.valueAsNumber) }),
   });
   const picked = modelChoice();
   const absent = h("div");
