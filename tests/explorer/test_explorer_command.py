@@ -124,7 +124,7 @@ def test_requests_are_timed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(explorer, "PUZZLES", 2)
     monkeypatch.setattr("hyla.explorer.codes.INSTANCES", 32)
     monkeypatch.setattr(gallery, "open_gallery", lambda runs: tiny_gallery())
-    arguments = ["bench", "explorer", "--seconds", "0", "--device", "cpu"]
+    arguments = ["bench", "explorer", "--seconds", "0.01", "--device", "cpu"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "explorer-cpu.json").read_text())["rows"]
     assert {row["request"] for row in rows} >= {"answers, permuted", "swap", "fuzzy slice"}

@@ -1,5 +1,6 @@
 """Sweeps on a real Slurm end with the numbers of the same sweeps on this machine."""
 
+import os
 import re
 import subprocess
 import time
@@ -102,6 +103,20 @@ def test_what_is_in_the_queue_is_not_submitted_again(tmp_path: Path, capsys):
     assert f"2 are in the queue already: Slurm job {first[1]};" in said
     assert "submitted" not in said
     assert all(len(run.provenance) == 1 for run in read_runs(tmp_path / "slurm" / "runs"))
+
+
+def test_nothing_is_submitted_when_the_queue_is_not_known(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+):
+    silent = tmp_path / "bin" / "squeue"
+    silent.parent.mkdir()
+    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.chmod(0o755)
+    monkeypatch.setenv("PATH", str(silent.parent), prepend=os.pathsep)
+    command = ["sweep", str(_write_sweep(tmp_path, steps=30)), *_folders(tmp_path)]
+    assert main([*command, "--launcher", "slurm", "--no-wait"]) == 2
+    assert "nothing was submitted" in capsys.readouterr().err
+    assert not list((tmp_path / "runs" / "slurm").glob("*.sh"))
 
 
 def _write_sweep(folder: Path, *, steps: int) -> Path:

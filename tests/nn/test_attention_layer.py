@@ -1,6 +1,9 @@
 """The attention layer: errors, cross-attention, edges, dropout, checkpoints, masks."""
 # ruff: noqa: E501 (one line a case)
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -162,9 +165,18 @@ def test_not_even_a_nan_leaves_the_padding_of_a_layer_whose_code_is_edited():
     torch.testing.assert_close(layer(x, context, mask=mask, edit_code=lambda code: code), want)
 
 
-@pytest.mark.parametrize("options", [{}, {"return_code": [(0, -1)]}, {"edit_code": torch.neg}])
-def test_shapes_without_values(options):
-    with torch.device("meta"):
-        out = MultiHeadAttention(12, 3)(torch.ones(2, 5, 12), causal=True, **options)
-    out = out[0] if isinstance(out, tuple) else out
-    assert out.shape == (2, 5, 12)
+def test_shapes_without_values():
+    code = """
+import torch
+from hyla.nn import MultiHeadAttention
+
+with torch.device("meta"):
+    layer, x = MultiHeadAttention(12, 3), torch.ones(2, 5, 12)
+outs = [layer(x, causal=True), layer(x, causal=True, edit_code=torch.neg)]
+outs.append(layer(x, causal=True, return_code=[(0, -1)])[0])
+assert [out.shape for out in outs] == [(2, 5, 12)] * 3
+assert {out.device.type for out in outs} == {"meta"}
+"""
+    # In a process of its own: where torch 2.13 has compiled our operator under autocast, its own
+    # nn.Linear does not run on "meta" any more.
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -141,8 +141,9 @@ class SlurmJobs:
                 if job.paths.result_pickle.exists():
                     states.append("failed" if self.failure(i) else "finished")
                     continue
-                state = queue.get(job.job_id)
-                missing[i] = 0 if state else missing[i] + 1
+                state = queue.get(job.job_id) if queue is not None else None
+                if queue is not None:
+                    missing[i] = 0 if state else missing[i] + 1
                 states.append(state or ("lost" if missing[i] >= _LOOKS_UNTIL_LOST else "unknown"))
             yield states
             if all(state in ("finished", "failed", "lost") for state in states):
@@ -161,14 +162,19 @@ class SlurmJobs:
         return trace.splitlines()[-1]
 
 
-def _queue() -> dict[str, str]:
-    """Return the states of the user's jobs that wait or run. (sacct would need accounting.)"""
+def _queue() -> dict[str, str] | None:
+    """Return the states of the user's jobs that wait or run; None if Slurm does not say.
+
+    (sacct would need accounting.)
+    """
     answer = subprocess.run(
         ["squeue", "--noheader", "--array", "--format=%i %T", "--me"],
         capture_output=True,
         text=True,
         check=False,
     )
+    if answer.returncode:
+        return None
     lines = (line.split() for line in answer.stdout.splitlines())
     return {job: state.lower() for job, state in lines}
 
@@ -197,6 +203,11 @@ def submit(
     record = log / _RECORD
     submitted: dict[str, str] = json.loads(record.read_bytes()) if record.exists() else {}
     queue = _queue()
+    if queue is None:
+        raise ValueError(
+            "squeue does not say what is in the queue; nothing was submitted, lest it be twice: "
+            "see whether `squeue --me` works, and run this again"
+        )
     waiting = [share for share in shares if submitted.get(share.path.name) in queue]
     new = [share for share in shares if submitted.get(share.path.name) not in queue]
     jobs: Sequence[submitit.Job[None]] = []
