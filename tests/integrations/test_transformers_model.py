@@ -130,6 +130,7 @@ def test_gradient_checkpointing_goes_without_a_cache():
     out.loss.backward()
     with pytest.raises(ValueError, match="recompute takes no cache"):
         m(x, past_key_values=transformers.DynamicCache())
+    assert m.generate(x, max_new_tokens=2).shape == (x.shape[0], x.shape[1] + 2)  # no gradients
 
 
 @pytest.mark.parametrize("which", [HylaModel, HylaForCausalLM])
@@ -139,6 +140,8 @@ def test_what_would_be_ignored_is_refused(which):
         m(x, **{name: False})
         with pytest.raises(ValueError, match=f"does not know {name}; .*record_codes"):
             m(x, **{name: True})
+        with pytest.raises(ValueError, match=f"does not know {name}"):
+            which(tiny(**{name: True}))(x)
     m(x, position_ids=torch.arange(4).expand(2, 4))
     padded = {"attention_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])}
     m(x, position_ids=torch.tensor([[0, 1, 2, 3], [1, 1, 0, 1]]), **padded)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from hyla.attention import PRESETS
 from hyla.latents import Site, UnsupportedModelError, record_codes, run_recorded, stream_codes
+from hyla.latents.observe import Observer, observing
 from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
 
 SIZES = {
@@ -130,6 +131,26 @@ def test_a_module_that_asks_for_pairs_gets_those(asked):
     (_, code), seen = run_recorded(network, x, pairs=[(0, 1)])
     torch.testing.assert_close(code, want)
     assert seen[Site("self", 0)].codes.shape == (2, 1, 2)
+
+
+def test_two_observers_at_once_each_get_their_pairs():
+    class Keeper(Observer):
+        def __init__(self, *pairs: tuple[int, int]):
+            self.chosen = torch.tensor(pairs)
+
+        def pairs(self, site, num_queries, num_keys):
+            return self.chosen
+
+        def receive(self, site, codes, x):
+            self.codes = codes
+
+    layer, x = MultiHeadAttention(8, 2), torch.randn(2, 3, 8)
+    outer, inner = Keeper((0, 1), (2, 2)), Keeper((1, 0))
+    with torch.no_grad(), observing(layer, outer), observing(layer, inner):
+        layer(x)
+    for keeper in (outer, inner):
+        _, want = layer(x, return_code=keeper.chosen)
+        torch.testing.assert_close(keeper.codes, want)
 
 
 def test_queries_that_are_a_slice_of_their_context_attend_to_themselves():

@@ -302,6 +302,13 @@ def test_killed_while_it_replaces_a_checkpoint_of_the_same_step(tmp_path, monkey
         with pytest.raises(Killed):
             save_checkpoint(tmp_path, 5)
     assert newest_intact(tmp_path) == 5
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.rename", killed_half_way)
+        save_checkpoint(tmp_path, 5)  # what is intact is not moved
+    assert newest_intact(tmp_path) == 5
+    (tmp_path / "checkpoint-000005" / "state.json").unlink()
+    save_checkpoint(tmp_path, 5)  # what is damaged is replaced
+    assert newest_intact(tmp_path) == 5
     save_checkpoint(tmp_path, 6)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "checkpoint-000005",

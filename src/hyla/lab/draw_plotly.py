@@ -125,6 +125,8 @@ def _draw_points(panel: Points, canvas: Any, place: dict[str, int], shown: set[s
     if panel.class_colours:
         for name, colour in panel.class_colours.items():
             own = [j for j, value in enumerate(panel.values) if value == name]
+            if not own:
+                continue  # a trace of nothing would not be in the legend, and keep others out
             marker = {"size": 4, "color": colour}
             options = {"legendgroup": name, "showlegend": name not in shown}
             shown.add(name)

@@ -141,8 +141,9 @@ class SlurmJobs:
                 if job.paths.result_pickle.exists():
                     states.append("failed" if self.failure(i) else "finished")
                     continue
-                state = queue.get(job.job_id) if queue is not None else None
+                state = None
                 if queue is not None:
+                    state = queue.get(job.job_id)
                     missing[i] = 0 if state else missing[i] + 1
                 states.append(state or ("lost" if missing[i] >= _LOOKS_UNTIL_LOST else "unknown"))
             yield states

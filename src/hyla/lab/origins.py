@@ -75,7 +75,8 @@ def _read_origin(table: Path, name: str) -> Row:
     except ValueError as error:
         raise MissingOriginError(
             f"{table} has rows of origin {name}, but {file} is not there: "
-            f"copy the folder {_FOLDER!r} from where the table was made, or collect it again"
+            f"copy the folder {_FOLDER!r} from where the table was made, or remove the table and "
+            "collect it again"
         ) from error
     return {column: row.get(column) for column in ORIGIN}
 

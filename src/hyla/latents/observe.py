@@ -145,7 +145,9 @@ def _observing_layers(model: nn.Module, observer: Observer) -> Iterator[None]:
     layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     hooks = [model.register_forward_pre_hook(order.restart)]
     hooks += [layer.register_forward_pre_hook(before, with_kwargs=True) for layer in layers]
-    hooks += [layer.register_forward_hook(after, with_kwargs=True) for layer in layers]
+    # Prepended: of two that observe, the inner one asked last and takes its codes first.
+    last_first = {"with_kwargs": True, "prepend": True}
+    hooks += [layer.register_forward_hook(after, **last_first) for layer in layers]
     with hooks_removed(hooks):
         yield
 

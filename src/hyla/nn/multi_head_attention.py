@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
         """Attend with what `edit_code` makes of the code."""
         _, code = attention(q, k, v, **options, return_code=True)
         if options["mask"] is not None:
-            k, v = without_masked_keys(k, v, options["mask"])
+            _, v = without_masked_keys(k, v, options["mask"])
         code = edit_code(code.to(torch.promote_types(code.dtype, torch.float32)))
         with torch.autocast(autocast_kind(q), enabled=False):
             out = value_network(code, v, spec=self.spec, value_weight=self.value_weight)

@@ -100,6 +100,8 @@ def _padding_behind(mask: Tensor, query: Tensor, key: Tensor) -> Tensor | None:
     num_queries, num_keys = query.shape[2], key.shape[2]
     if mask.shape[-2:] != (num_queries, num_keys) or mask.shape[1] != 1:
         return None
+    if num_queries == 1:  # sees all that is not padding; when decoding, every layer comes here
+        return mask
     version = None if mask.is_inference() else mask._version
     known = _padding_of_mask.get(mask)
     if known is not None and version is not None and known[0] == version:

@@ -6,6 +6,7 @@ The parameters are those of `hyla.nn.Transformer` under ``transformer.``, so wei
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
@@ -92,7 +93,7 @@ class HylaModel(PreTrainedModel):
         **more: Any,
     ) -> BaseModelOutputWithPast | tuple:
         """Return the hidden states that the logits are made from [B, T, hidden_size]."""
-        _refuse_unsupported(more, attention_mask)
+        _refuse_unsupported(self.config, more, attention_mask)
         hidden, cache = self.hidden_states(input_ids, attention_mask, past_key_values, use_cache)
         output = BaseModelOutputWithPast(hidden, cache)  # pyright: ignore[reportArgumentType]
         return output if return_dict is not False else output.to_tuple()
@@ -109,7 +110,8 @@ class HylaModel(PreTrainedModel):
         A mask of pairs [B, 1, queries, keys] is taken as well, on top of causality. Positions are
         relative, so that padding on the left needs no position ids.
         """
-        recompute = self.gradient_checkpointing and self.training
+        # Without gradients, as in `generate`, nothing is computed again.
+        recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
         if use_cache and recompute:
@@ -147,7 +149,7 @@ class HylaForCausalLM(HylaModel, GenerationMixin):
         **more: Any,
     ) -> CausalLMOutputWithPast | tuple:
         """Return logits [B, T, vocab_size] and, with `labels`, the mean loss of the next tokens."""
-        _refuse_unsupported(more, attention_mask)
+        _refuse_unsupported(self.config, more, attention_mask)
         hidden, cache = self.hidden_states(input_ids, attention_mask, past_key_values, use_cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.transformer.head(hidden[:, kept])
@@ -167,16 +169,20 @@ class HylaForCausalLM(HylaModel, GenerationMixin):
         return model
 
 
-def _refuse_unsupported(arguments: Mapping[str, Any], attention_mask: Tensor | None) -> None:
+def _refuse_unsupported(
+    config: HylaConfig, arguments: Mapping[str, Any], attention_mask: Tensor | None
+) -> None:
     """Raise a ValueError for what other models honour and this one would ignore."""
     for name in ("output_attentions", "output_hidden_states"):
-        if arguments.get(name):
+        if arguments.get(name) or getattr(config, name, False):
             raise ValueError(
                 f"HylaModel does not know {name}; hyla.latents.record_codes(model, tokens) records "
                 "latent codes, and a forward hook on a block of model.transformer.blocks the rest"
             )
     positions = arguments.get("position_ids")
-    if positions is not None and attention_mask is None and (positions.diff() != 1).any():
+    if positions is None or attention_mask is not None or torch.compiler.is_compiling():
+        return
+    if (positions.diff() != 1).any():
         raise ValueError(
             "position_ids that start anew mean packed sequences, which HylaModel does not keep "
             "apart; pad them instead and pass attention_mask"

@@ -80,8 +80,10 @@ def save(
             _sync(file)
         write_atomically(unfinished / _STATE, json.dumps(state, indent=1).encode())
         if path.exists():
-            # Out of the way first: to remove it takes long enough to be killed meanwhile.
-            path.rename(directory / f".{path.name}.replaced.tmp")
+            if _is_intact(path, fingerprint):  # of the same step: the same, and safe where it is
+                shutil.rmtree(unfinished)
+                return
+            path.rename(directory / f".{path.name}.damaged.tmp")
         unfinished.rename(path)
         sync_directory(directory)
         # Later ones are left alone: a run that resumed before them found them bad.
@@ -140,6 +142,14 @@ def load(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], *, distributed: 
             storage_reader=HuggingFaceStorageReader(str(checkpoint.path)),
             no_dist=not distributed,
         )
+
+
+def _is_intact(path: Path, fingerprint: str) -> bool:
+    try:
+        _check(path, fingerprint)
+    except _UnusableError:
+        return False
+    return True
 
 
 def _check(path: Path, fingerprint: str) -> Checkpoint:
