@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import pyplot
 
+from hyla.lab.draw_plotly import figure_html
 from hyla.lab.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Series
 from hyla.lab.latent_panels import figure_of_codes, seeds_in
 from hyla.lab.registry import load
 from hyla.lab.results import Results
 from hyla.lab.setting import Setting
 from hyla.lab.store import Row
-
-pyplot = pytest.importorskip("matplotlib.pyplot")
 
 RULES = ("constant", "progression+1", "addition", "distribute_three")
 
@@ -142,9 +142,6 @@ def test_maps_of_one_range_share_a_scale(drawn):
 
 
 def test_rows_of_the_same_name_stay_apart_on_the_page():
-    pytest.importorskip("plotly")
-    from hyla.lab.draw_plotly import figure_html
-
     page = figure_html(Figure(panels=[[heatmap(["a", "", "b", ""], 2)]]))
     assert '"tickvals":[0,2],"ticktext":["a","b"]' in page
     assert '"y":[' not in page

@@ -49,8 +49,12 @@ def exit_code(error: Exception) -> int | None:
             return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
         case UsageError():
             return USAGE
-        case RunDirectoryError() | CheckpointError() | ModelTooLargeError() | UnfinishedError():
-            return FAILURE
-        case MissingOriginError():
+        case (
+            RunDirectoryError()
+            | CheckpointError()
+            | ModelTooLargeError()
+            | UnfinishedError()
+            | MissingOriginError()
+        ):
             return FAILURE
     return None
