@@ -45,7 +45,8 @@ def steps(attention: str, device: str, precision: str, **execution) -> Steps:
     return Steps(config, TOKENS, Execution(**execution), Ranks(device))
 
 
-def losses(made: Steps, count: int = 6) -> list[float]:
+def losses(made: Steps, count: int = 3) -> list[float]:
+    # Three: a relative change of the parameters by 1e-7 has grown to 7e-4 in the fifth loss.
     found = []
     for _ in range(count):
         made.take()
@@ -53,7 +54,7 @@ def losses(made: Steps, count: int = 6) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 2e-3), ("bf16", 3e-2)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 5e-4), ("bf16", 3e-2)])
 @pytest.mark.parametrize("attention", ["hyla", "softmax", "linear"])
 def test_losses_are_those_of_the_cpu(attention, precision, tolerance):
     expected = losses(steps(attention, "cpu", "float32", backend="reference"))

@@ -9,14 +9,16 @@ import pytest
 from stored_models import PAPER, write_models
 
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
+from hyla.lab.drawing import Heatmap
 from hyla.lab.paper import TABLE_A1
 from hyla.lab.registry import load
 from hyla.lab.report import build
 from hyla.lab.reproduce import results_of
-from hyla.lab.results import Tables
+from hyla.lab.results import MEMBER, Tables
 from hyla.lab.selection import Estimate
 from hyla.lab.store import Row
 from hyla.lab.sweep import Method
+from hyla.tasks import SravenConfig
 
 
 def table_a1(changes: Mapping[tuple[str, str], float] | None = None) -> Callable[[Method], Any]:
@@ -54,6 +56,29 @@ def test_the_papers_table_reproduces_itself(tmp_path: Path):
     hyla = next(row for row in table.rows if row[0] == "HYLA")
     assert hyla[1:3] == ["81.1 ± 7.8", "81.1 ± 7.8"]
     assert "1 of 4" in hyla  # of the grid's settings, one was tried
+
+
+def test_table_a1_shows_which_rules_each_model_masters(tmp_path: Path):
+    rules = SravenConfig().rules
+    tables = write_models(tmp_path, "tableA1", table_a1())
+    assert load("tableA1").figure(results_of(load("tableA1"), tables)) is None  # not measured
+    rows = [row for row in tables.models() if row["task_name"] == "sraven"]
+    for row in rows:
+        row |= {f"ood/accuracy/{rule}": 0.1 * row["seed"] for rule in rules}
+        row["ood/accuracy/progression-2"] = 0.4 + 0.1 * row["seed"]
+    tables.add_measured("models-sraven", rows[::-1], key=("method", *MEMBER))
+
+    figure = load("tableA1").figure(results_of(load("tableA1"), tables))
+    assert figure is not None
+    [[panel]] = figure.panels
+    assert isinstance(panel, Heatmap)
+    assert panel.columns == [
+        *("constant", "progression", "addition", "subtraction", "distribute three")
+    ]
+    assert len(panel.rows) == 14 * 3
+    first = panel.rows.index("HYLA + MoE, seed 0")
+    assert panel.rows[first : first + 3] == [f"HYLA + MoE, seed {seed}" for seed in range(3)]
+    assert panel.values[first + 2] == pytest.approx([0.2, 0.3, 0.2, 0.2, 0.2])
 
 
 def test_other_numbers_give_other_verdicts(tmp_path: Path):

@@ -76,6 +76,8 @@ def _size(panel: Panel) -> tuple[float, float]:
             return _CLOUD_INCHES
         case Bars():
             return max(width, 0.75 * len(panel.x)), height
+        case Heatmap():
+            return width, max(height, _LINE_INCHES * panel.named_rows)
         case _:
             return width, height
 

@@ -59,7 +59,7 @@ def _size(panel: Panel) -> tuple[int, int, int]:
         case Points():
             return 220, 15, 50
         case Heatmap():
-            return 250, 20 + 7 * max(map(len, panel.rows)), 110
+            return max(250, 18 * panel.named_rows), 20 + 7 * max(map(len, panel.rows)), 110
         case _:
             return 250, 70, 110
 

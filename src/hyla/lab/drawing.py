@@ -92,6 +92,11 @@ class Heatmap:
     value_range: tuple[float, float] | None = None
 
     @property
+    def named_rows(self) -> int:
+        """How many rows have a name, for which there has to be room."""
+        return sum(map(bool, self.rows))
+
+    @property
     def numbered(self) -> bool:
         """Whether there is room for the numbers themselves."""
         return len(self.rows) * len(self.columns) <= 100

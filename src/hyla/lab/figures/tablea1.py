@@ -1,15 +1,19 @@
 """Table A1: which parts of HYLA matter."""
 
+import itertools
+import re
+import statistics
 from typing import Any
 
 from hyla.lab.claims import Verdict, agrees, ahead, percent, share
-from hyla.lab.drawing import Table
+from hyla.lab.drawing import Figure, Heatmap, Table
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS, table_a1
 from hyla.lab.panels import label_of
 from hyla.lab.paper import TABLE_A1
 from hyla.lab.results import Cell, Results
 from hyla.lab.selection import Estimate
+from hyla.tasks.sraven import SravenConfig
 
 _TASKS = {"fuzzy": "Fuzzy logic: OOD R²", "sraven": "SRAVEN: OOD accuracy"}
 
@@ -70,6 +74,34 @@ def _columns(cell: Cell | None, paper: Estimate) -> list[str]:
         str(len(cell.picked)),
         "{} of {}".format(*cell.searched),
     ]
+
+
+def _figure(results: Results) -> Figure | None:
+    """Return which rules each SRAVEN model masters: its score does not say where it fails."""
+    families: dict[str, list[str]] = {}
+    for rule in SravenConfig().rules:
+        families.setdefault(re.split("[+-]", rule)[0], []).append(f"ood/accuracy/{rule}")
+    names, values = [], []
+    for row in TABLE_A1:
+        cell = _cell(results, "sraven", row)
+        for model in [] if cell is None else sorted(cell.picked, key=lambda model: model["seed"]):
+            if all(model.get(metric) is not None for metric in itertools.chain(*families.values())):
+                names.append(f"{row_label(*row)}, seed {model['seed']}")
+                values.append(
+                    [statistics.fmean(model[m] for m in own) for own in families.values()]
+                )
+    if not names:
+        return None
+    panel = Heatmap(
+        title="SRAVEN, unseen combinations",
+        values=values,
+        rows=names,
+        columns=[family.replace("_", " ") for family in families],
+        label="accuracy by feature",
+        value_range=(0, 1),
+    )
+    note = "By the rule that a feature follows; a panel counts as right if all its features are."
+    return Figure(panels=[[panel]], note=note)
 
 
 def _verdicts(results: Results) -> list[Verdict]:
@@ -135,6 +167,7 @@ EXPERIMENT = Experiment(
     shows="What RMSHead, the generated output projection and the nonlinearity each contribute, and "
     "what a deeper value network, the softmax and mixtures of experts do.",
     sweeps=_sweeps,
+    figure=_figure,
     table=_table,
     verdicts=_verdicts,
 )
