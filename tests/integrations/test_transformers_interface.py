@@ -110,6 +110,37 @@ def test_our_softmax_is_the_models_own(architecture, name):
     torch.testing.assert_close(got[real], expected[real], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", [BY_EQUATION, "softmax"])
+@pytest.mark.parametrize("given", ["no mask", "ones", "padding"])
+@torch.no_grad()
+def test_packed_sequences_are_what_they_are_to_the_models_own(name, given):
+    x = tokens()
+    mask = None if given == "no mask" else torch.ones_like(x)
+    if given == "padding":
+        mask[1, -2:] = 0
+    packed = {"position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]]), "attention_mask": mask}
+    for use_cache in (False, True):
+        expected = decoder("llama", "eager")(x, use_cache=use_cache, **packed).logits
+        got = decoder("llama", name)(x, use_cache=use_cache, **packed).logits
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["eager", "hyla"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_packed_sequences_are_kept_apart_only_without_a_mask(name, masked):
+    model, x = decoder("llama", name), tokens(batch=16)
+    embedded = model.get_input_embeddings()(x).detach().requires_grad_()
+    out = model(
+        inputs_embeds=embedded,
+        position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]]),
+        attention_mask=torch.ones_like(x) if masked else None,
+        use_cache=False,
+    ).logits
+    (gradient,) = torch.autograd.grad(out[:, -1].sum(), embedded)
+    seen = gradient.abs().amax((0, 2)) > 0
+    assert seen.tolist() == [masked] * 4 + [True] * 5
+
+
 @pytest.mark.parametrize("name", ["hyla", "linear", "hyla_plus_softmax"])
 @pytest.mark.parametrize("architecture", DECODERS)
 def test_nothing_of_the_future_is_seen(architecture, name):

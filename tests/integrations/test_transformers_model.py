@@ -145,8 +145,34 @@ def test_what_would_be_ignored_is_refused(which):
     m(x, position_ids=torch.arange(4).expand(2, 4))
     padded = {"attention_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])}
     m(x, position_ids=torch.tensor([[0, 1, 2, 3], [1, 1, 0, 1]]), **padded)
-    with pytest.raises(ValueError, match="packed sequences"):
-        m(x, position_ids=torch.tensor([[0, 1, 0, 1]]))
+    between = torch.tensor([[1, 1, 0, 1], [1, 1, 1, 0]])
+    m(x, position_ids=between.cumsum(1) - 1, attention_mask=between)
+
+
+@pytest.mark.parametrize("which", [HylaModel, HylaForCausalLM])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        None,
+        torch.ones(2, 4).long(),
+        torch.ones(2, 4).bool(),
+        torch.tensor([[0, 1, 1, 1], [1, 1, 1, 0]]),
+    ],
+    ids=["none", "ones", "boolean", "padded"],
+)
+def test_packed_sequences_are_refused_whatever_the_mask(which, mask):
+    m, x = which(tiny()).eval(), tokens(4)
+    with pytest.raises(ValueError, match=r"packed sequences, .* pad them instead"):
+        m(x, position_ids=torch.tensor([[0, 1, 0, 1]]), attention_mask=mask)
+
+
+def test_packed_sequences_are_kept_apart_by_a_mask_of_pairs():
+    m, x = model(), tokens(4)
+    sequence = torch.tensor([0, 0, 1, 1])
+    apart = (sequence[:, None] == sequence).expand(2, 1, 4, 4)
+    packed = m(x, position_ids=torch.tensor([[0, 1, 0, 1]]), attention_mask=apart).logits
+    alone = torch.cat([m(one).logits for one in x.split(2, dim=1)], dim=1)
+    torch.testing.assert_close(packed, alone)
 
 
 def test_logits_and_loss():

@@ -23,11 +23,17 @@ def why_unsupported(
     return why_not_forward_mode(q, k, v)
 
 
+def is_faster_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Say whether PyTorch has a CPU kernel: for values as wide as the keys."""
+    return v.shape[-1] == q.shape[-1] >= MIN_WIDTH
+
+
 def fused_softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float
 ) -> Tensor:
     """Attend from q [B, Tq, H, D] to k and v [B, Tk, H, D]."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    causal = causal and q.shape[2] > 1
+    if q.shape[2] <= 1:  # in a branch of its own: shapes without numbers give no plain bool
+        causal = False
     out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
     return out.transpose(1, 2)
