@@ -78,7 +78,11 @@ def test_help_of_tasks_tells_defaults(capsys):
     assert main(["train", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "(default: smoke 8, laptop 16, paper 32)" in said
-    assert "(default: fuzzy: smoke 0.3, laptop 0.5, paper 0.7; sraven: 0.25)" in said
+    assert "fuzzy: Share of the combinations of known terms" in said
+    assert (
+        "(default: smoke 0.3, laptop 0.5, paper 0.7) sraven: Share of the rule combinations that "
+        "training never shows. (default: 0.25)"
+    ) in said
 
 
 def test_help_of_train_teaches(capsys):

@@ -53,6 +53,7 @@ def _models(method: Method, score: Estimate) -> list[Row]:
             "warmup_steps": 100,
             "diverged": False,
             "device": "a device",
+            "run": f"{method.config.task_name}-{method.config.model.attention}",
             f"validation/{headline}": 0.99,
             f"test/{headline}": 0.99,
             f"ood/{headline}": score.mean + offset,

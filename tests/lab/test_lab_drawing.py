@@ -136,6 +136,14 @@ def test_a_figure_grows_with_its_panels(drawn):
     assert tuple(size) == pytest.approx((4 * width, 3 * height))
 
 
+def test_long_names_of_rows_leave_room_for_the_map(drawn):
+    canvas = drawn(
+        Figure(panels=[[heatmap(["Linear attention + nonlinear value network, seed 0"], 5)]])
+    )
+    inches = canvas.axes[0].get_window_extent().width / canvas.dpi
+    assert inches > 1
+
+
 def test_maps_of_one_range_share_a_scale(drawn):
     canvas = drawn(Figure(panels=[[heatmap(["a"], 3)] * 3]))
     assert len(canvas.axes) == 4

@@ -10,6 +10,7 @@ from stored_models import PAPER, write_models
 
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
 from hyla.lab.drawing import Heatmap
+from hyla.lab.panels import label_of
 from hyla.lab.paper import TABLE_A1
 from hyla.lab.registry import load
 from hyla.lab.report import build
@@ -137,7 +138,9 @@ def test_being_less_affected_is_judged_by_the_error(tmp_path: Path, kept: float,
 
 
 @pytest.mark.parametrize("methods", [("softmax", "linear"), ("linear", "softmax")])
-def test_what_diverged_is_not_compared_in_any_order(tmp_path: Path, methods: tuple[str, str]):
+def test_what_diverged_is_told_and_reproduces_nothing_in_any_order(
+    tmp_path: Path, methods: tuple[str, str]
+):
     diverged, other = methods
 
     def score(method: Method) -> Estimate | None:
@@ -145,8 +148,58 @@ def test_what_diverged_is_not_compared_in_any_order(tmp_path: Path, methods: tup
         row = (method.config.model.attention, method.config.model.feed_forward)
         return Estimate(scores[row[0]], 0.01) if row[0] in scores and row[1] == "gelu" else None
 
-    found = verdicts("tableA1", write_models(tmp_path, "tableA1", score))
-    assert not [claim for claim in found if "HYLA generalises better" in claim]
+    tables = write_models(tmp_path, "tableA1", score)
+    judged = load("tableA1").verdicts(results_of(load("tableA1"), tables))
+    found = [verdict for verdict in judged if "HYLA generalises better" in verdict.claim]
+    assert [verdict.status for verdict in found] == [NOT, NOT]
+    assert {verdict.number for verdict in found} == {
+        f"HYLA 90.0 ± 1.0 against diverged ({label_of(diverged)})"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        ("fig2c", "All models are able to solve the task"),
+        ("fig2c", "HYLA is less affected"),
+        ("fig2c", "HYLA does best at"),
+        ("fig4a", "all model classes solve 80 %"),
+        ("fig4a", "HYLA outperforms linear and softmax"),
+        ("fig5c", "A single head"),
+        ("fig5d", "The difficulty of SRAVEN"),
+        ("capacity", "HYLA's lead is not capacity"),
+    ],
+)
+def test_claims_about_what_diverged_stay(tmp_path: Path, name: str, claim: str):
+    def score(method: Method) -> Estimate:
+        hyla = method.config.model.attention == "hyla"
+        return Estimate(math.nan if hyla else 0.5, 0.01)
+
+    found = results_of(load(name), write_models(tmp_path, name, score))
+    judged = [verdict for verdict in load(name).verdicts(found) if claim in verdict.claim]
+    assert judged
+    for verdict in judged:
+        assert verdict.status != REPRODUCED
+        assert "diverged" in verdict.number
+
+
+def test_differences_to_what_diverged_are_not_small(tmp_path: Path):
+    tables = write_models(tmp_path, "figA3", lambda method: Estimate(0.5, 0.01))
+    claim = "In distribution the models show comparably small differences."
+    assert verdicts("figA3", tables)[claim] == REPRODUCED
+    diverged = "fuzzy-hyla"
+    rows = [
+        {**row, "unknown_terms/r2": 0.1}
+        | ({"test/r2": math.nan, "unknown_terms/r2": math.nan} if row["run"] == diverged else {})
+        for row in tables.measured("models-fuzzy")
+    ]
+    tables.add_measured("models-fuzzy", rows)
+    judged = load("figA3").verdicts(results_of(load("figA3"), tables))
+    [unknown, small] = judged
+    assert unknown.status == REPRODUCED  # to diverge is to fail
+    assert "from -inf to 0.10" in unknown.number
+    assert small.status == NOT
+    assert "inf: one diverged" in small.number
 
 
 @pytest.mark.parametrize(

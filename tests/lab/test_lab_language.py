@@ -9,10 +9,13 @@ import pytest
 import torch
 from stored_models import PAPER
 
+from hyla.lab import reproduce
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
 from hyla.lab.drawing import Lines
 from hyla.lab.figures.fig6 import EXPERIMENT
 from hyla.lab.measuring import Measuring, NotAvailableError
+from hyla.lab.pages import write_all
+from hyla.lab.registry import load
 from hyla.lab.report import Section, build
 from hyla.lab.results import Results, Tables
 from hyla.lab.setting import Setting
@@ -127,6 +130,22 @@ def test_close_to_softmax_is_not_merely_a_distance(
     }
 
 
+@pytest.mark.parametrize("diverged", ["hyla", "softmax", "linear"])
+def test_what_diverged_is_told_and_reproduces_nothing(tmp_path: Path, diverged: str):
+    rows = [
+        row
+        for attention, loss in (("hyla", 2.3), ("softmax", 2.25), ("linear", 2.6))
+        for seed in (0, 1)
+        for row in evaluations(attention, math.nan if attention == diverged else loss, seed=seed)
+    ]
+    section = section_of(tmp_path, rows)
+    assert {verdict.claim for verdict in section.verdicts} == {IMPROVES, CLOSE}
+    assert all(f"{diverged} diverged" in verdict.number for verdict in section.verdicts)
+    compared = {IMPROVES: {"hyla", "linear"}, CLOSE: {"hyla", "softmax", "linear"}}
+    for verdict in section.verdicts:
+        assert verdict.status == (NOT if diverged in compared[verdict.claim] else REPRODUCED)
+
+
 def test_one_seed_is_said_and_no_more_than_partly(tmp_path: Path):
     rows = [
         row
@@ -138,6 +157,24 @@ def test_one_seed_is_said_and_no_more_than_partly(tmp_path: Path):
     assert [verdict.status for verdict in section.verdicts] == [PARTLY, PARTLY]
     assert all("single seed" in verdict.number for verdict in section.verdicts)
     assert section.origin == "4 models; device a device"
+
+
+def test_the_report_says_in_what_precision_they_trained(tmp_path: Path):
+    """That of the preset, which is not the one that the folder's other models trained in."""
+    rows = [row for method in ("hyla", "softmax") for row in evaluations(method, 2.3)]
+    tables = Tables(tmp_path, PAPER)
+    reproduce.measure(load("tableA3"), tables, root=tmp_path, device="cpu")
+    tables.add_measured("fig6", rows)
+    write_all(tmp_path, say=lambda line: None)
+    parts = (tmp_path / "report.md").read_text().split("## paper scale, ")
+    assert [part.split()[0] for part in parts[1:]] == ["bf16", "float32"]
+    assert "### Figure 6" in parts[1]
+    assert "### Table A3" in parts[2]
+
+    other = [{**row, "precision": "float32"} for row in rows]
+    tables.add_measured("fig6", [*rows, *other])
+    [heading] = {s.heading for s in build(tmp_path) if s.experiment.name == "fig6"}
+    assert heading == "paper scale, bf16 and float32"
 
 
 def test_each_method_is_shown_at_its_best_learning_rate(tmp_path: Path):

@@ -1,11 +1,13 @@
 """`hyla reproduce` and `hyla report`: from nothing to the report, in slices, and again."""
 
 import builtins
+import dataclasses
 import re
 import shutil
 from pathlib import Path
 
 import pytest
+from stored_models import write_models
 
 from hyla.cli import main
 from hyla.commands.exits import FAILURE, TRY_AGAIN, USAGE
@@ -13,12 +15,14 @@ from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.csv_table import read_csv
 from hyla.lab.drawing import Bars, Figure, Lines, Points
 from hyla.lab.experiment import Experiment
-from hyla.lab.measuring import Measurement, NotAvailableError
+from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report import build
 from hyla.lab.reproduce import Effort, measure, methods_of, results_of
 from hyla.lab.results import Tables
+from hyla.lab.selection import Estimate
 from hyla.lab.setting import Setting
+from hyla.lab.store import Row
 
 _LITTLE = ("--scale", "smoke", "--seeds", "1", "--no-search", "--shorten", "10")
 # Of Figure 2C two populations, of one model each; and half of it.
@@ -178,6 +182,30 @@ def test_models_that_are_not_here_stay_in_the_table(tmp_path: Path):
         measure(here(0), tables, root=tmp_path, device="cpu")
     assert [row["seed"] for row in tables.measured("codes")] == [0, 1]
     assert measure(here(0, 1), tables, root=tmp_path, device="cpu") == 2
+
+
+def test_nothing_is_measured_in_vain(tmp_path: Path):
+    """A measurement takes minutes: what would be thrown away is not begun."""
+    store, runs = tmp_path / "store", tmp_path / "runs"
+    smoke = Setting(scale="smoke")
+    tables = write_models(store, "fig5b", lambda method: Estimate(0.5, 0.01), setting=smoke)
+    rows = [{"attention": method, "seed": 0, "value": 0.5} for method in ("hyla", "softmax")]
+    tables.add_measured("codes", rows)
+    begun: list[int] = []
+
+    def again(measuring: Measuring) -> list[Row]:
+        begun.append(len([row for cell in measuring.cells for row in measuring.here(cell)]))
+        return rows
+
+    measurement = Measurement(name="codes", measure=again)
+    experiment = dataclasses.replace(load("fig5b"), measurement=measurement)
+    (runs / "sraven-hyla").mkdir(parents=True)
+    with pytest.raises(NotAvailableError, match=r"1 are not under .* it stays"):
+        measure(experiment, tables, root=runs, device="cpu")
+    assert begun == []
+    (runs / "sraven-softmax").mkdir()
+    assert measure(experiment, tables, root=runs, device="cpu") == 2
+    assert begun == [6]  # two methods, three seeds
 
 
 def test_a_measurement_that_fails_is_named(tmp_path: Path, capsys, monkeypatch):

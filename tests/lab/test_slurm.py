@@ -11,6 +11,7 @@ import pytest
 from slurm_cluster import slurm_cluster, why_unavailable
 
 from hyla.cli import main
+from hyla.commands.exits import FAILURE
 from hyla.lab.store import StoredRun, read_runs
 
 _SWEEP = """
@@ -117,6 +118,19 @@ def test_nothing_is_submitted_when_the_queue_is_not_known(
     assert main([*command, "--launcher", "slurm", "--no-wait"]) == 2
     assert "nothing was submitted" in capsys.readouterr().err
     assert not list((tmp_path / "runs" / "slurm").glob("*.sh"))
+
+
+@pytest.mark.parametrize("content", ['{"fuzzy-hyla-01', "[]", '{"fuzzy-hyla-01": []}'])
+def test_a_damaged_record_of_the_queue_is_named(tmp_path: Path, capsys, content: str):
+    record = tmp_path / "runs" / "slurm" / "populations.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(content)
+    command = ["sweep", str(_write_sweep(tmp_path, steps=30)), *_folders(tmp_path)]
+    assert main([*command, "--launcher", "slurm", "--no-wait"]) == FAILURE
+    said = capsys.readouterr().err
+    assert f"{record} is damaged" in said
+    assert "delete it and run this again" in said
+    assert not list(record.parent.glob("*.sh"))
 
 
 def _write_sweep(folder: Path, *, steps: int) -> Path:

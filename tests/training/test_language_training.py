@@ -288,6 +288,21 @@ def test_bad_checkpoints_of_later_steps_do_not_push_out_good_ones(tmp_path):
     assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["2", "3", "8", "9"]
 
 
+def test_a_damaged_checkpoint_is_none_to_fall_back_on(tmp_path):
+    def steps() -> str:
+        return "".join(sorted(path.name[-1] for path in tmp_path.iterdir()))
+
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step)
+        if step > 1:
+            (tmp_path / f"checkpoint-00000{step}" / "state.json").unlink()
+    assert newest_intact(tmp_path) == 1
+    save_checkpoint(tmp_path, 4)
+    assert steps() == "1234"
+    save_checkpoint(tmp_path, 5)
+    assert steps() == "45"
+
+
 def test_killed_while_it_replaces_a_checkpoint_of_the_same_step(tmp_path, monkeypatch):
     class Killed(BaseException):
         pass

@@ -86,17 +86,17 @@ def _evaluation_options() -> type:
 def _task_options() -> type:
     """Make the settings of all tasks into one class; `check_task_options` tells them apart."""
     fields: dict[str, Any] = {}
-    defaults = {task: _defaults_by_scale(task) for task in TASK_CONFIGS}
     for task, config in TASK_CONFIGS.items():
-        others = [other for name, other in TASK_CONFIGS.items() if name != task]
-        shared = set.intersection(*(_field_names(other) for other in others))
-        own = defaults[task] | {
-            name: "; ".join(f"{task}: {texts[name]}" for task, texts in defaults.items())
-            for name in shared & _field_names(config)
-        }
-        found = optional_fields(config, label=f"{task}: ", unlabelled=shared, defaults=own)
-        fields = found | fields
+        own = optional_fields(config, label=f"{task}: ", defaults=_defaults_by_scale(task))
+        for name, field in own.items():
+            fields[name] = _explained_twice(fields[name], field) if name in fields else field
     return make_options("TaskOptions", fields)
+
+
+def _explained_twice(field: Any, other: Any) -> Any:
+    """Return the option of two tasks, with what it means in each."""
+    texts = [each.__metadata__[0].help for each in (field, other)]
+    return Annotated[field.__origin__, Parameter(help=" ".join(texts))]
 
 
 def _defaults_by_scale(task: str) -> dict[str, str]:
@@ -125,7 +125,6 @@ def optional_fields(
     *,
     without: Sequence[str] = (),
     label: str = "",
-    unlabelled: typing.Collection[str] = (),
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return name → annotated type of the config's fields, each of them optional.
@@ -136,7 +135,7 @@ def optional_fields(
     docs = _field_docs(config)
 
     def help_of(name: str) -> str:
-        text = ("" if name in unlabelled else label) + docs.get(name, "")
+        text = label + docs.get(name, "")
         return f"{text} (default: {defaults[name]})" if name in defaults else text
 
     return {

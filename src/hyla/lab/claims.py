@@ -1,7 +1,8 @@
 """The paper's claims against what was measured: reproduced, partly, or not, and by what number.
 
 A claim is judged only where everything it speaks of was measured, and without several seeds there
-is no standard error by which it could be more than partly reproduced.
+is no standard error by which it could be more than partly reproduced. A model that diverged was
+measured: no claim is reproduced that compares it, on either side.
 """
 
 import dataclasses
@@ -46,15 +47,27 @@ def error_of(*estimates: Estimate) -> float:
 
 
 def by_error(lead: float, error: float) -> str:
-    """Return the status of "this is larger": by more than the error, on average, or not."""
+    """Return the status of "this is larger": by more than the error, on average, or not.
+
+    NaN, of what diverged, is not larger.
+    """
     return REPRODUCED if lead > error else PARTLY if lead > 0 else NOT
 
 
 def percent(value: Estimate) -> str:
     """A score as the paper prints it: in percent, with its standard error."""
+    if math.isnan(value.mean):
+        return "diverged"
     if math.isnan(value.standard_error):
         return f"{100 * value.mean:.1f}"
     return f"{100 * value.mean:.1f} ± {100 * value.standard_error:.1f}"
+
+
+def standing(score: Estimate | None) -> float:
+    """Return what to find the highest score by: first what diverged, since it decides."""
+    if score is None:
+        return -math.inf
+    return math.inf if math.isnan(score.mean) else score.mean
 
 
 def ahead(
@@ -68,9 +81,9 @@ def ahead(
     measured = {other: score for other, score in others.items() if score is not None}
     if lead is None or not measured or len(measured) < len(others):
         return []
-    best = max(measured, key=lambda other: measured[other].mean)
+    best = max(measured, key=lambda other: standing(measured[other]))
     margins = [lead.mean - score.mean - error_of(lead, score) for score in measured.values()]
-    if min(margins) > 0:
+    if all(margin > 0 for margin in margins):
         status = REPRODUCED
     elif lead.mean > measured[best].mean:
         status = PARTLY
@@ -89,6 +102,6 @@ def share(claim: str, holds: Sequence[bool], number: str, *, enough: float = 1.0
     return [Verdict(claim=claim, status=status, number=number)]
 
 
-def agrees(ours: Estimate, paper: Estimate, *, errors: float = 2.0) -> bool:
-    """Whether two results differ by no more than `errors` standard errors of their difference."""
-    return abs(ours.mean - paper.mean) <= errors * error_of(ours, paper)
+def agrees(ours: Estimate, paper: Estimate) -> bool:
+    """Whether two results differ by no more than two standard errors of their difference."""
+    return abs(ours.mean - paper.mean) <= 2 * error_of(ours, paper)

@@ -12,6 +12,8 @@ _PANEL_INCHES = (3.6, 3.0)
 _CLOUD_INCHES = (2.2, 2.4)  # of points: no axes to be read, and a title of two lines
 _BESIDE_INCHES = 0.8
 """What the axes of a panel take of its width."""
+_MAP_INCHES = 1.5
+"""Least width of a heatmap, beside the names of its rows."""
 _LEVEL_COLOUR = "#666666"
 _MOST_TICKS = 20
 _TEXT_POINTS = 8
@@ -77,9 +79,17 @@ def _size(panel: Panel) -> tuple[float, float]:
         case Bars():
             return max(width, 0.75 * len(panel.x)), height
         case Heatmap():
-            return width, max(height, _LINE_INCHES * panel.named_rows)
+            return (
+                max(width, _beside(panel) + _MAP_INCHES),
+                max(height, _LINE_INCHES * panel.named_rows),
+            )
         case _:
             return width, height
+
+
+def _beside(panel: Heatmap) -> float:
+    """Return what the names of its rows take of a panel's width."""
+    return _BESIDE_INCHES + _LETTER_INCHES * max(map(len, panel.rows))
 
 
 def _draw(panel: Panel, axis: Any) -> None:
@@ -183,8 +193,8 @@ def _draw_points(panel: Points, axis: Any) -> None:
 def _draw_heatmap(panel: Heatmap, axis: Any) -> None:
     low, high = panel.value_range or (None, None)
     axis.imshow(panel.values, aspect="auto", vmin=low, vmax=high, cmap="viridis")
-    beside = _BESIDE_INCHES + _LETTER_INCHES * max(map(len, panel.rows))
-    _name_ticks(axis, range(len(panel.columns)), panel.columns, width=_size(panel)[0] - beside)
+    width = _size(panel)[0] - _beside(panel)
+    _name_ticks(axis, range(len(panel.columns)), panel.columns, width=width)
     named = [i for i, name in enumerate(panel.rows) if name]
     axis.set_yticks(named, [panel.rows[i] for i in named])
     if panel.numbered:

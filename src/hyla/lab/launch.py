@@ -16,7 +16,7 @@ from hyla._errors import install_command
 from hyla._files import write_atomically
 from hyla.lab.sweep import Share
 from hyla.training import Interrupted, TrainConfig, train
-from hyla.training.run_directory import RunBusyError
+from hyla.training.run_directory import RunBusyError, RunDirectoryError, read_json
 
 if TYPE_CHECKING:
     import submitit
@@ -202,7 +202,7 @@ def submit(
         job_name="hyla", additional_parameters={"requeue": True}, **parameters
     )
     record = log / _RECORD
-    submitted: dict[str, str] = json.loads(record.read_bytes()) if record.exists() else {}
+    submitted = _submitted(record)
     queue = _queue()
     if queue is None:
         raise ValueError(
@@ -228,3 +228,15 @@ def submit(
     write_atomically(record, json.dumps(submitted | names, indent=1).encode())
     found = [submitit.SlurmJob[None](log, submitted[share.path.name]) for share in waiting]
     return SlurmJobs([*waiting, *new], [*found, *jobs], log, found=len(found))
+
+
+def _submitted(record: Path) -> dict[str, str]:
+    """Return the jobs that were last submitted, by their run directories."""
+    advice = (
+        "it says which populations are in the queue; once `squeue --me` shows none of them, "
+        "delete it and run this again"
+    )
+    jobs = read_json(record, missing={}, advice=advice)
+    if not isinstance(jobs, dict) or not all(isinstance(job, str) for job in jobs.values()):
+        raise RunDirectoryError(f"{record} is damaged: {advice}.")
+    return jobs

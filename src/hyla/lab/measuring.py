@@ -41,17 +41,21 @@ class Measuring:
         """Return the number for the scale."""
         return {"smoke": smoke, "laptop": laptop, "paper": paper}[self.setting.scale]
 
-    def models(self, cell: Cell) -> Iterator[tuple[Row, Transformer]]:
-        """Yield the cell's picked models whose checkpoints are under `root`, best first.
+    def here(self, cell: Cell) -> list[Row]:
+        """Return the cell's picked models whose runs are under `root`, best first.
 
         What was trained elsewhere may have left its scores alone.
         """
-        for row in sorted(cell.picked, key=cell.validated, reverse=True):
+        ranked = sorted(cell.picked, key=cell.validated, reverse=True)
+        return [row for row in ranked if (self.root / row["run"]).exists()]
+
+    def models(self, cell: Cell) -> Iterator[tuple[Row, Transformer]]:
+        """Yield the models that are here, each with its row."""
+        for row in self.here(cell):
             path = self.root / row["run"]
-            if path.exists():
-                wanted = {name: row[name] for name in MEMBER}
-                member = read_run(path).members.index(wanted)
-                yield row, load_model(path, member, device=self.device)[0]
+            wanted = {name: row[name] for name in MEMBER}
+            member = read_run(path).members.index(wanted)
+            yield row, load_model(path, member, device=self.device)[0]
 
 
 @dataclass(frozen=True, kw_only=True)

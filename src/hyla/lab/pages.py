@@ -68,8 +68,8 @@ def _write_figures(
 
 def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
     lines = [f"# {_TITLE}", "", "Made by `hyla report` from the tables beside it.", ""]
-    for label, own in _by_setting(sections).items():
-        lines += [f"## {own[0].setting}", "", _count_line(own), ""]
+    for heading, own in _by_heading(sections).items():
+        lines += [f"## {heading}", "", _count_line(own), ""]
         judged = [(s, v) for s in own for v in s.verdicts]
         if judged:
             rows = [(s.experiment.name, v.claim, _status(v), v.number) for s, v in judged]
@@ -79,7 +79,7 @@ def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
             lines += [f"### {section.experiment.title}", "", section.experiment.shows, ""]
             if section.figure_path in figures:
                 path = figures[section.figure_path].as_posix()
-                lines += [f"![{section.experiment.name}, {label}]({path})", ""]
+                lines += [f"![{section.experiment.name}, {section.setting.label}]({path})", ""]
             if section.figure is not None and section.figure.note:
                 lines += [section.figure.note, ""]
             for table in (section.table, section.models):
@@ -126,23 +126,21 @@ def _html(
         parts.append(plotly_script())
     parts.append(f"</head><body><h1>{html.escape(_TITLE)}</h1>")
     parts.append("<p class='note'>Made by <code>hyla report</code> from the store's tables.</p>")
-    for label, own in _by_setting(sections).items():
-        parts.append(f"<h2 id='{label}'>{html.escape(str(own[0].setting))}</h2>")
-        names = " · ".join(
-            f"<a href='#{label}-{s.experiment.name}'>{s.experiment.name}</a>" for s in own
-        )
+    for heading, own in _by_heading(sections).items():
+        parts.append(f"<h2>{html.escape(heading)}</h2>")
+        names = " · ".join(f"<a href='#{_anchor(s)}'>{s.experiment.name}</a>" for s in own)
         parts += [f"<p>{_count_line(own)}</p>", f"<nav>{names}</nav>"]
         for section in own:
-            parts += _html_section(section, label, figures, store, interactive)
+            parts += _html_section(section, figures, store, interactive)
     return "\n".join([*parts, "</body></html>", ""])
 
 
 def _html_section(
-    section: Section, label: str, figures: dict[Path, Path], store: Path, interactive: bool
+    section: Section, figures: dict[Path, Path], store: Path, interactive: bool
 ) -> list[str]:
     experiment = section.experiment
     parts = [
-        f"<h3 id='{label}-{experiment.name}'>{html.escape(experiment.title)}</h3>",
+        f"<h3 id='{_anchor(section)}'>{html.escape(experiment.title)}</h3>",
         f"<p>{html.escape(experiment.shows)}</p>",
     ]
     if section.verdicts:
@@ -167,6 +165,10 @@ def _html_section(
     return parts
 
 
+def _anchor(section: Section) -> str:
+    return f"{section.setting.label}-{section.experiment.name}"
+
+
 def _html_verdicts(verdicts: Sequence[Verdict]) -> str:
     rows = "".join(
         f"<tr><td><span class='status' style='background:{_COLOURS[v.status]}'>{v.status}</span>"
@@ -189,10 +191,10 @@ def _html_table(table: Table) -> str:
 # --- both ------------------------------------------------------------------------------------
 
 
-def _by_setting(sections: Sequence[Section]) -> dict[str, list[Section]]:
+def _by_heading(sections: Sequence[Section]) -> dict[str, list[Section]]:
     grouped: dict[str, list[Section]] = {}
     for section in sections:
-        grouped.setdefault(section.setting.label, []).append(section)
+        grouped.setdefault(section.heading, []).append(section)
     return grouped
 
 

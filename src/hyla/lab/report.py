@@ -4,7 +4,6 @@ Nothing here trains or measures. Each setting is reported by itself, the paper's
 """
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +38,9 @@ class Section:
 
     experiment: Experiment
     setting: Setting
+    """Where its tables and figure lie in the store."""
+    heading: str
+    """What the models of the section have in common: scale, length, precision."""
     figure: Figure | None
     table: Table | None
     models: Table | None
@@ -117,12 +119,19 @@ def _section(experiment: Experiment, results: Results) -> Section:
     return Section(
         experiment=experiment,
         setting=results.setting,
+        heading=_heading(results),
         figure=experiment.figure(results),
         table=experiment.table(results),
         models=_models_table(experiment, results),
         verdicts=_verdicts(experiment, results),
         origin=_origin(results),
     )
+
+
+def _heading(results: Results) -> str:
+    """Name the setting; language models train in their preset's precision, whatever it asks for."""
+    own = {row["precision"] for row in results.rows if row.get("precision")}
+    return results.setting.heading(" and ".join(sorted(own)) or results.setting.precision)
 
 
 def _verdicts(experiment: Experiment, results: Results) -> list[Verdict]:
@@ -184,7 +193,7 @@ def _models_table(experiment: Experiment, results: Results) -> Table | None:
 
 
 def _score(value: Any) -> str:
-    return "" if value is None or math.isnan(value.mean) else percent(value)
+    return "" if value is None else percent(value)
 
 
 def _of_each_seed(cell: Cell) -> str:

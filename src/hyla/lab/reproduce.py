@@ -190,7 +190,8 @@ def measure(
     """Measure what the experiment asks for beside scores; return the number of rows.
 
     Raises:
-        NotAvailableError: the table holds models that are not here. It is left as it is.
+        NotAvailableError: the table holds models that are not here. It is left as it is, and
+            nothing is measured in vain.
     """
     if experiment.measurement is None:
         return 0
@@ -201,17 +202,33 @@ def measure(
         device=resolve_device(device),
         deadline=deadline,
     )
+    name = experiment.measurement.name
+    stored = tables.measured(name)
+    if measuring.cells:  # else it is about no models, or about those that it trains, as Figure 6
+        _check_none_lost(stored, _models_here(measuring), root)
     rows = experiment.measurement.measure(measuring)
     if rows:
-        whence, name = origin(device), experiment.measurement.name
-        missing = _measured_models(tables.measured(name)) - _measured_models(rows)
-        if missing:
-            raise NotAvailableError(
-                f"of the models that the table holds, {len(missing)} are not under {root}: it "
-                "stays. Copy their runs there and --remeasure, or move the table away"
-            )
+        _check_none_lost(stored, rows, root)
+        whence = origin(device)
         tables.add_measured(name, [{**whence, **row} for row in rows])
     return len(rows)
+
+
+def _models_here(measuring: Measuring) -> list[Row]:
+    return [
+        {"attention": str(cell.config.model.attention), "seed": row["seed"]}
+        for cell in measuring.cells
+        for row in measuring.here(cell)
+    ]
+
+
+def _check_none_lost(stored: Sequence[Row], rows: Sequence[Row], root: Path) -> None:
+    missing = _measured_models(stored) - _measured_models(rows)
+    if missing:
+        raise NotAvailableError(
+            f"of the models that the table holds, {len(missing)} are not under {root}: it stays. "
+            "Copy their runs there and --remeasure, or move the table away"
+        )
 
 
 def _measured_models(rows: Sequence[Row]) -> set[tuple[Any, ...]]:

@@ -216,12 +216,11 @@ class Cell:
     def score(self, metric: str) -> Estimate | None:
         """Mean and standard error over the seeds; None where it was not measured.
 
-        Nor is there one where a seed diverged to no number: what it should be compared as nobody
-        knows, and comparisons with NaN depend on their order.
+        The mean is NaN where a seed diverged to no number; such settings are picked only if there
+        are no others.
         """
         rows = [row for row in self.picked if row.get(metric) is not None]
-        found = estimate(rows, metric) if rows else None
-        return None if found is None or math.isnan(found.mean) else found
+        return estimate(rows, metric) if rows else None
 
     @property
     def ood(self) -> Estimate | None:

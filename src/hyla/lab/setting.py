@@ -55,8 +55,12 @@ class Setting:
         )
 
     def __str__(self) -> str:
+        return self.heading(self.precision)
+
+    def heading(self, precision: str) -> str:
+        """Return scale, length and precision in words, for models of a precision of their own."""
         length = f", 1/{self.shorten} of the steps" if self.shorten > 1 else ""
-        return f"{self.scale} scale{length}, {self.precision}"
+        return f"{self.scale} scale{length}, {precision}"
 
     def apply(self, config: TrainConfig) -> TrainConfig:
         """Return the config of a run of this scale under this setting."""

@@ -10,9 +10,10 @@ import torch
 from hyla.training import checkpoint
 from hyla.training.cohort import Cohort
 from hyla.training.config import TrainConfig
+from hyla.training.events import Events
 from hyla.training.population import Member, Population
 from hyla.training.progress import Progress
-from hyla.training.run_directory import RunDirectory, directory_of
+from hyla.training.run_directory import RunDirectory, directory_of, last_logged
 from hyla.training.sinks import MetricSink, member_scalars
 from hyla.training.stop import Stopped, StopRequest
 
@@ -113,6 +114,9 @@ class _Training:
         self.progress = progress
         self.sinks = sinks
         self.names = [str(member) for member in config.members]
+        self.events = Events(
+            steps=config.steps, periods=(config.log_every, config.evaluation.every)
+        )
         task = config.build_task()
 
         def build(members: Sequence[Member], beside: Population | None) -> Population:
@@ -152,10 +156,10 @@ class _Training:
         self._resume()
         self.started = time.monotonic() - self.seconds
         step = self.cohort.step
-        if self._is_event(step) and self._last_logged() < step:
+        if step in self.events and last_logged(self.run.path) < step:
             self._report(step)  # the evaluation of this step was interrupted
         while self.cohort.step < self.config.steps:
-            event = self._next_event(self.cohort.step)
+            event = self.events.after(self.cohort.step)
             self._train_until(event)
             if self.cohort.step == event:  # else the checkpoint holds the sums of the losses
                 self._report(event)
@@ -182,16 +186,6 @@ class _Training:
         self.seconds = found.meta["seconds"]
         self.training_seconds = found.meta["training_seconds"]
         self.progress.message(f"continuing from step {found.step}")
-
-    def _next_event(self, step: int) -> int:
-        every = (self.config.log_every, self.config.evaluation.every)
-        return min(self.config.steps, *(step - step % period + period for period in every))
-
-    def _is_event(self, step: int) -> bool:
-        return step > 0 and step == self._next_event(step - 1)
-
-    def _last_logged(self) -> int:
-        return max((record["step"] for record in self.run.metrics()), default=0)
 
     def _checkpoint_is_due(self) -> bool:
         interval = max(SECONDS_BETWEEN_CHECKPOINTS, self.save_seconds / MOST_TIME_SAVING)

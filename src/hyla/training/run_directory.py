@@ -405,6 +405,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [_restore_nonfinite(record) for _, record in _records(file, content)]
 
 
+def last_logged(path: Path) -> int:
+    """Return the last step that a run has logged; 0 before any."""
+    return max((record["step"] for record in read_metrics(path)), default=0)
+
+
 def read_finished(path: Path) -> dict[str, Any] | None:
     """Return the final summary of the run directory `path`; None if it is not complete."""
     file = path / "finished.json"

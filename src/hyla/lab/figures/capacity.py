@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, by_error, error_of, percent
+from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, by_error, error_of, percent, standing
 from hyla.lab.drawing import Figure, Lines
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS, sweep
@@ -93,7 +93,7 @@ def _verdicts(results: Results) -> list[Verdict]:
 def _against_larger(title: str, hylas: Sequence[Cell], others: Sequence[Cell]) -> Verdict:
     """Compare the smallest HYLA with the best of the others, whatever their size."""
     small = min(hylas, key=_size)
-    best = max(others, key=lambda cell: cell.ood.mean if cell.ood else 0.0)
+    best = max(others, key=lambda cell: standing(cell.ood))
     assert small.ood is not None
     assert best.ood is not None
     lead = small.ood.mean - best.ood.mean
@@ -112,7 +112,7 @@ def _fit(title: str, hylas: Sequence[Cell], others: Sequence[Cell]) -> list[Verd
     for hyla in hylas:
         same = [c for c in others if _shape(c) == _shape(hyla) and c.seen is not None]
         if hyla.seen is not None and len(same) == len(METHODS) - 1:
-            best = max(same, key=lambda cell: cell.seen.mean if cell.seen else 0.0)
+            best = max(same, key=lambda cell: standing(cell.seen))
             assert best.seen is not None
             lead = hyla.seen.mean - best.seen.mean
             error = error_of(hyla.seen, best.seen)

@@ -4,7 +4,7 @@ import dataclasses
 from itertools import pairwise
 from typing import Any
 
-from hyla.lab.claims import Verdict, share
+from hyla.lab.claims import Verdict, percent, share
 from hyla.lab.drawing import Figure, Series
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS, sweep
@@ -50,9 +50,9 @@ def _verdicts(results: Results) -> list[Verdict]:
     for method in METHODS:
         cells = where(results.cells, model__attention=method)
         line = sorted(cells, key=lambda cell: cell.get("task__num_features"))
-        scores = [(c.get("task__num_features"), c.ood.mean) for c in line if c.ood is not None]
-        drops += [b <= a for (_, a), (_, b) in pairwise(scores)]
-        texts.append(f"{method} " + ", ".join(f"{100 * s:.1f} (M = {m})" for m, s in scores))
+        scores = [(c.get("task__num_features"), c.ood) for c in line if c.ood is not None]
+        drops += [b.mean <= a.mean for (_, a), (_, b) in pairwise(scores)]
+        texts.append(f"{method} " + ", ".join(f"{percent(s)} (M = {m})" for m, s in scores))
     return share(
         "The difficulty of SRAVEN is controlled by the number of features M.",
         drops,

@@ -198,6 +198,8 @@ def _final(runs: _Runs) -> list[Row]:
 
 
 def _text(loss: Estimate) -> str:
+    if math.isnan(loss.mean):
+        return "diverged"
     return f"{loss.mean:.4f}" + (
         "" if math.isnan(loss.standard_error) else f" ± {loss.standard_error:.4f}"
     )
@@ -224,8 +226,6 @@ def _verdicts(results: Results) -> list[Verdict]:
         if not all(last.values()):
             continue
         loss = {method: estimate(rows, _LOSS) for method, rows in last.items()}
-        if any(math.isnan(value.mean) for value in loss.values()):
-            continue  # one diverged
         numbers = ", ".join(f"{method} {_text(value)}" for method, value in loss.items())
         tokens = max(row["tokens"] for rows in last.values() for row in rows)
         share = f"{tokens / 1e6:,.3g} M tokens, {tokens / _PAPER_TOKENS:.2g} of the paper's"

@@ -1,5 +1,8 @@
 """Figure A3: everything that is measured on fuzzy logic."""
 
+import math
+from collections.abc import Sequence
+
 from hyla.lab.claims import Verdict, share
 from hyla.lab.drawing import Figure
 from hyla.lab.experiment import Experiment
@@ -40,7 +43,7 @@ def _figure(results: Results) -> Figure | None:
 
 def _verdicts(results: Results) -> list[Verdict]:
     scores = _of_every_model(results, "unknown_terms/r2")
-    spreads = [max(group) - min(group) for group in _by_setting(results, "test/r2")]
+    spreads = [_spread(group) for group in _by_setting(results, "test/r2")]
     verdicts = []
     if scores:
         fails = [score < _FAILS_BELOW for score in scores]
@@ -51,12 +54,13 @@ def _verdicts(results: Results) -> list[Verdict]:
             f"{len(fails)} models fail (below {_FAILS_BELOW})",
         )
     if spreads:
+        diverged = "; inf: one diverged" if math.inf in spreads else ""
         verdicts += share(
             "In distribution the models show comparably small differences.",
             [spread < _SMALL_DIFFERENCE for spread in spreads],
             f"largest difference in R² between methods at the {len(spreads)} lengths and fractions "
             f"at which all were measured: {min(spreads):.3f} to {max(spreads):.3f} "
-            f"(small: below {_SMALL_DIFFERENCE})",
+            f"(small: below {_SMALL_DIFFERENCE}{diverged})",
         )
     return verdicts
 
@@ -66,7 +70,14 @@ def _of_every_model(results: Results, metric: str) -> list[float]:
     if {cell.get("model__attention") for cell in results.cells} < set(METHODS):
         return []
     rows = [row for cell in results.cells for row in cell.picked]
-    return [row[metric] for row in rows if row.get(metric) is not None]
+    scores = [row[metric] for row in rows if row.get(metric) is not None]
+    # What diverged solves nothing.
+    return [-math.inf if math.isnan(score) else score for score in scores]
+
+
+def _spread(scores: Sequence[float]) -> float:
+    """Return the largest difference: infinite, not small, if one diverged."""
+    return math.inf if any(map(math.isnan, scores)) else max(scores) - min(scores)
 
 
 def _by_setting(results: Results, metric: str) -> list[list[float]]:

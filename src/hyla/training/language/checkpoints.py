@@ -7,6 +7,7 @@ the checkpoint before it. Tensors are stored by name and position, not by rank: 
 another number of ranks. Nothing here unpickles.
 """
 
+import itertools
 import json
 import os
 import re
@@ -31,7 +32,6 @@ from hyla.tasks.language.corpora import sha256_of
 from hyla.training.checkpoint import JSON, CheckpointError
 from hyla.training.language.ranks import Ranks
 
-_KEPT = 2  # the newest and one to fall back on
 _LAYOUT = "language-1"
 _STATE = "state.json"
 _NAME = re.compile(r"checkpoint-(\d{6,})")
@@ -59,7 +59,10 @@ def save(
     fingerprint: str,
     ranks: Ranks,
 ) -> Path:
-    """Write the checkpoint of `step`, all ranks together, and drop all but the last two."""
+    """Write the checkpoint of `step`, all ranks together, and drop what is older than its fallback.
+
+    That is the last checkpoint before it, of those that are intact.
+    """
     path = directory / f"checkpoint-{step:06d}"
     unfinished = directory / f".{path.name}.tmp"
 
@@ -86,9 +89,10 @@ def save(
             path.rename(directory / f".{path.name}.damaged.tmp")
         unfinished.rename(path)
         sync_directory(directory)
-        # Later ones are left alone: a run that resumed before them found them bad.
-        older = [other for other in _newest_first(directory) if _step_of(other) < step]
-        for superseded in (*older[_KEPT - 1 :], *directory.glob(".checkpoint-*.tmp")):
+        for superseded in (
+            *_superseded(directory, step, fingerprint),
+            *directory.glob(".checkpoint-*.tmp"),
+        ):
             shutil.rmtree(superseded)
 
     try:
@@ -142,6 +146,16 @@ def load(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], *, distributed: 
             storage_reader=HuggingFaceStorageReader(str(checkpoint.path)),
             no_dist=not distributed,
         )
+
+
+def _superseded(directory: Path, step: int, fingerprint: str) -> list[Path]:
+    """Return what is older than the last intact checkpoint before `step`.
+
+    Those of later steps are left alone: a run that resumed before them found them bad.
+    """
+    older = [path for path in _newest_first(directory) if _step_of(path) < step]
+    damaged = itertools.takewhile(lambda path: not _is_intact(path, fingerprint), older)
+    return older[len(list(damaged)) + 1 :]
 
 
 def _is_intact(path: Path, fingerprint: str) -> bool:

@@ -14,6 +14,7 @@ from hyla.nn.decoders import count_parameters
 from hyla.tasks.language import Corpus
 from hyla.tasks.language.shards import TOKENIZER
 from hyla.training.cohort import ModelTooLargeError
+from hyla.training.events import Events
 from hyla.training.language import checkpoints
 from hyla.training.language.config import Execution, LanguageConfig, check_corpus
 from hyla.training.language.evaluation import Validation
@@ -29,7 +30,7 @@ from hyla.training.loop import (
 )
 from hyla.training.precision import matmul_precision
 from hyla.training.progress import Progress
-from hyla.training.run_directory import RunDirectory, directory_of
+from hyla.training.run_directory import RunDirectory, directory_of, last_logged
 from hyla.training.sinks import MetricSink, member_scalars
 from hyla.training.stop import Stopped, StopRequest
 
@@ -132,6 +133,9 @@ class _Training:
         self.config, self.corpus, self.run = config, corpus, run
         self.ranks, self.stop, self.progress, self.sinks = ranks, stop, progress, sinks
         self.name = str(config.member)
+        self.events = Events(
+            steps=config.steps, periods=(config.log_every, config.evaluation.every)
+        )
         self.steps = Steps(config, corpus.tokens("train"), execution, ranks)
         length = config.model.sequence_length
         self.validation = Validation(corpus, sequence_length=length, ranks=ranks)
@@ -164,10 +168,10 @@ class _Training:
             self.progress.message("compiling")
             self.steps.prepare()
         self.started = time.monotonic() - self.seconds
-        if self._is_event(self.step) and self.ranks.on_first(self._last_logged) < self.step:
+        if self.step in self.events and self.ranks.on_first(lambda: last_logged(path)) < self.step:
             self._report()  # the evaluation of this step was interrupted
         while self.step < self.config.steps and self.diverged_at is None:
-            event = self._next_event(self.step)
+            event = self.events.after(self.step)
             stopping = self._train_until(event)
             if self.step == event:  # else the checkpoint holds the sums of the losses
                 self._report()
@@ -183,17 +187,6 @@ class _Training:
         """Put the tokenizer into the run directory, which can then do without the corpus."""
         assert self.run is not None
         self.run.keep(TOKENIZER, self.corpus.tokenizer_path.read_bytes())
-
-    def _next_event(self, step: int) -> int:
-        every = (self.config.log_every, self.config.evaluation.every)
-        return min(self.config.steps, *(step - step % period + period for period in every))
-
-    def _is_event(self, step: int) -> bool:
-        return step > 0 and step == self._next_event(step - 1)
-
-    def _last_logged(self) -> int:
-        assert self.run is not None
-        return max((record["step"] for record in self.run.metrics()), default=0)
 
     def _interrupted(self) -> Interrupted:
         reason = self.stop.reason or "another rank was asked to stop"
