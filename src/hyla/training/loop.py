@@ -10,6 +10,7 @@ import torch
 from hyla.training import checkpoint
 from hyla.training.cohort import Cohort
 from hyla.training.config import TrainConfig
+from hyla.training.crowding import Crowding
 from hyla.training.events import Events
 from hyla.training.population import Member, Population
 from hyla.training.progress import Progress
@@ -90,7 +91,7 @@ def resolve_device(device: torch.device | str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' was asked for, but PyTorch sees no GPU; use device='cpu'")
+        raise ValueError("device 'cuda' was asked for, but PyTorch sees no GPU; use cpu")
     return device
 
 
@@ -149,6 +150,7 @@ class _Training:
         self.started = self.saved = time.monotonic()
         self.save_seconds = 0.0
         self.slice_steps = 1
+        self.crowding = Crowding()
         self.diverged: set[str] = set()
 
     def run_all(self) -> dict[str, Any]:
@@ -210,6 +212,9 @@ class _Training:
                 self.slice_steps *= 2
             step += count
             self.progress.update(step)
+            advice = self.crowding.advice() if self.device.type == "cpu" else None
+            if advice is not None:
+                self.progress.message(advice)
             if self._checkpoint_is_due():
                 return
 
