@@ -38,6 +38,19 @@ def test_fused_paths_refuse_what_they_would_get_wrong(name):
         attention(q, k, v, bias=torch.zeros(4, 9).double(), backend="fused", **options)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("name", ["softmax", "linear"])
+def test_fused_paths_compile_for_any_length(name):
+    def attend(q, k, v):
+        return attention(q, k, v, attention=name, causal=True, backend="fused")
+
+    torch.compiler.reset()
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="eager")
+    for tokens in (9, 7):
+        q, k, v, _ = wide(name, tokens=tokens)
+        torch.testing.assert_close(compiled(q, k, v), attend(q, k, v))
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, in jvp
 @pytest.mark.parametrize("differentiated", ["q", "k", "v"])
 def test_fused_softmax_leaves_forward_mode_to_the_equations(differentiated):

@@ -164,6 +164,8 @@ def test_packed_sequences_are_refused_whatever_the_mask(which, mask):
     m, x = which(tiny()).eval(), tokens(4)
     with pytest.raises(ValueError, match=r"packed sequences, .* pad them instead"):
         m(x, position_ids=torch.tensor([[0, 1, 0, 1]]), attention_mask=mask)
+    with pytest.raises(ValueError, match="packed sequences"):  # with padding between them
+        m(x, position_ids=torch.tensor([[0, 0, 0, 1]]), attention_mask=torch.tensor([[1, 0, 1, 1]]))
 
 
 def test_packed_sequences_are_kept_apart_by_a_mask_of_pairs():

@@ -298,7 +298,7 @@ def test_a_damaged_checkpoint_is_none_to_fall_back_on(tmp_path):
             (tmp_path / f"checkpoint-00000{step}" / "state.json").unlink()
     assert newest_intact(tmp_path) == 1
     save_checkpoint(tmp_path, 4)
-    assert steps() == "1234"
+    assert steps() == "14"
     save_checkpoint(tmp_path, 5)
     assert steps() == "45"
 

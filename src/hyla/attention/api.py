@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hyla.attention.chunking import attend_in_chunks, queries_per_chunk
-from hyla.attention.dispatch import is_worth_trying, say_once, try_fused
+from hyla.attention.dispatch import say_once, try_fused
 from hyla.attention.pairs import as_pairs, codes_of_all, codes_of_pairs
 from hyla.attention.precision import autocast_kind, in_autocast_dtype
 from hyla.attention.spec import AttentionSpec, resolve_spec
@@ -85,9 +85,7 @@ def attention(
         eps: added to the mean square by RMSHead.
         backend: "reference", "fused" (runs or raises), or "auto": on a GPU the fastest that
             applies, elsewhere the reference. The fused kernels need a GPU; "softmax" and "linear"
-            with heads of 32 and more are fused by PyTorch's own operations, on any device. On a
-            CPU "auto" takes those in float32 where no gradient is asked for (linear attention from
-            1,024 tokens on).
+            with heads of 32 and more are fused by PyTorch's own operations, on any device.
         value_weight: W_value' [H, Dv, Dv] of the deep value network (Eq. 10), and only for it.
         code_multiplier: multiplied into the code after the normalisation; broadcasts to
             [B, H, Tq, Tk]. Attention dropout is such a multiplier.
@@ -130,13 +128,12 @@ def attention(
         "code_multiplier": code_multiplier,
     }
     fused = None
-    if backend == "fused" or (backend == "auto" and is_worth_trying(q, k, v, spec)):
+    if backend == "fused" or (backend == "auto" and q.is_cuda):
         fused = try_fused(q, k, v, **arguments, if_faster=backend == "auto")
         if isinstance(fused, str):
             if backend == "fused":
                 raise ValueError(f"backend 'fused' cannot compute this: {fused}; use 'auto'")
-            if q.is_cuda:
-                say_once(fused)
+            say_once(fused)
             fused = None
     if fused is None:
         rows, need_code = queries_per_chunk(q, k, v, spec), return_code is True

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from hyla.attention import linear, softmax
-from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.spec import AttentionSpec
 
 if TYPE_CHECKING:
@@ -19,28 +18,9 @@ _SAID: set[str] = set()
 
 # Members of the family that need no kernel of ours to be fast.
 _WITHOUT_A_KERNEL = {
-    ("softmax", "linear"): (softmax, softmax.fused_softmax_attention),
-    ("none", "linear"): (linear, linear.linear_time_attention),
+    ("softmax", "linear"): (softmax.why_unsupported, softmax.fused_softmax_attention),
+    ("none", "linear"): (linear.why_unsupported, linear.linear_time_attention),
 }
-
-
-def is_worth_trying(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> bool:
-    """Say whether backend "auto" looks for something faster than the reference path.
-
-    On a GPU always. On a CPU for what was measured to win there: float32 without gradients. The
-    gradient of PyTorch's softmax cannot be differentiated again, and nobody can tell beforehand who
-    will try. What is compiled, exported or transformed (`vmap`) keeps the equations as well.
-    """
-    if q.device.type != "cpu":
-        return q.is_cuda
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False
-    if q.dtype != torch.float32 or needs_gradient(q, k, v):
-        return False
-    if not isinstance(spec.normalisation, str):
-        return False
-    other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))
-    return other is not None and other[0].is_faster_on_cpu(q, k, v)
 
 
 def try_fused(
@@ -71,8 +51,8 @@ def try_fused(
         return "attention dropout (a code multiplier) that differs between heads has no kernel"
     other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))
     if other is not None and packing is None:
-        member, attend = other
-        reason = member.why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
+        why_unsupported, attend = other
+        reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
         if code_multiplier is not None:
             reason = "attention dropout is fused for heads up to 16, and not with a softmax"
         if reason is None:

@@ -11,8 +11,6 @@ from torch import Tensor
 CHUNK = 128
 # Smaller heads are the tasks' little models, on sequences shorter than a chunk.
 MIN_WIDTH = 32
-# On a CPU, where the sums were measured to win at every width; half as many go either way.
-MIN_TOKENS_ON_CPU = 1024
 
 
 def why_unsupported(
@@ -26,11 +24,6 @@ def why_unsupported(
     if causal and q.shape[1] not in (1, k.shape[1]):
         return "linear-time causal attention takes one query or as many as there are keys"
     return None
-
-
-def is_faster_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Say whether the sums beat pairs on a CPU: those of many keys, read by many queries."""
-    return q.shape[-1] >= MIN_WIDTH and min(q.shape[1], k.shape[1]) >= MIN_TOKENS_ON_CPU
 
 
 def linear_time_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:

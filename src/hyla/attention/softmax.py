@@ -23,11 +23,6 @@ def why_unsupported(
     return why_not_forward_mode(q, k, v)
 
 
-def is_faster_on_cpu(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Say whether PyTorch has a CPU kernel: for values as wide as the keys."""
-    return v.shape[-1] == q.shape[-1] >= MIN_WIDTH
-
-
 def fused_softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float
 ) -> Tensor:

@@ -186,8 +186,10 @@ def _refuse_unsupported(
     if attention_mask is not None:
         if attention_mask.shape[1:] != positions.shape[-1:]:
             return  # of pairs, which keep apart what they like; or with keys of a cache
-        real = attention_mask.bool()
-        anew = anew & real[:, 1:] & real[:, :-1]  # the positions of padding mean nothing
+        real = attention_mask.bool()  # the positions of padding mean nothing
+        highest = torch.where(real, positions, -1).cummax(-1).values
+        anew = anew & real[:, :-1] | (positions[..., 1:] <= highest[..., :-1])
+        anew = anew & real[:, 1:]
     if anew.any():
         raise ValueError(
             "position_ids that start anew mean packed sequences, which HylaModel does not keep "

@@ -7,7 +7,6 @@ the checkpoint before it. Tensors are stored by name and position, not by rank: 
 another number of ranks. Nothing here unpickles.
 """
 
-import itertools
 import json
 import os
 import re
@@ -59,10 +58,7 @@ def save(
     fingerprint: str,
     ranks: Ranks,
 ) -> Path:
-    """Write the checkpoint of `step`, all ranks together, and drop what is older than its fallback.
-
-    That is the last checkpoint before it, of those that are intact.
-    """
+    """Write the checkpoint of `step`, all ranks together; keep one before it to fall back on."""
     path = directory / f"checkpoint-{step:06d}"
     unfinished = directory / f".{path.name}.tmp"
 
@@ -149,13 +145,13 @@ def load(checkpoint: Checkpoint, tensors: Mapping[str, Tensor], *, distributed: 
 
 
 def _superseded(directory: Path, step: int, fingerprint: str) -> list[Path]:
-    """Return what is older than the last intact checkpoint before `step`.
+    """Return the checkpoints before `step` but the last intact one, to fall back on.
 
     Those of later steps are left alone: a run that resumed before them found them bad.
     """
     older = [path for path in _newest_first(directory) if _step_of(path) < step]
-    damaged = itertools.takewhile(lambda path: not _is_intact(path, fingerprint), older)
-    return older[len(list(damaged)) + 1 :]
+    fallback = next((path for path in older if _is_intact(path, fingerprint)), None)
+    return [path for path in older if path != fallback]
 
 
 def _is_intact(path: Path, fingerprint: str) -> bool:
