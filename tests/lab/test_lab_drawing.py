@@ -1,5 +1,6 @@
 """Figures that can be read: nothing covers data, names do not touch, a name has one colour."""
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from matplotlib import pyplot
 
 from hyla.lab.draw_plotly import figure_html
-from hyla.lab.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Series
+from hyla.lab.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Points, Series
 from hyla.lab.latent_panels import figure_of_codes, seeds_in
 from hyla.lab.registry import load
 from hyla.lab.results import Results
@@ -147,6 +148,54 @@ def test_long_names_of_rows_leave_room_for_the_map(drawn):
 def test_maps_of_one_range_share_a_scale(drawn):
     canvas = drawn(Figure(panels=[[heatmap(["a"], 3)] * 3]))
     assert len(canvas.axes) == 4
+
+
+def test_every_model_of_a_long_table_has_its_numbers(drawn):
+    """Table A1: three seeds of fourteen rows, by five families of rules."""
+    panel = heatmap([f"Linear attention + RMSHead, seed {i}" for i in range(42)], 5)
+    axis = drawn(Figure(panels=[[panel]])).axes[0]
+    assert [text.get_text() for text in axis.texts] == ["0.00"] * 42 * 5
+    boxes = [text.get_window_extent() for text in axis.texts]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    assert len(tick_boxes(axis)) == 5
+    assert not heatmap(["a rule", "", "", ""], 5).numbered  # no room: rows without a name are thin
+    assert not heatmap(["a rule"] * 4, 32).numbered
+
+
+def test_numbers_have_the_same_digits_and_counts_have_none(drawn):
+    shares = dataclasses.replace(heatmap(["a"], 3), values=[[0.5, 0.093, 1.0]])
+    counts = dataclasses.replace(shares, values=[[3, 0, 12]])
+    for panel, shown, template in (
+        (shares, ["0.50", "0.09", "1.00"], "%{z:.2f}"),
+        (counts, ["3", "0", "12"], "%{z:.0f}"),
+    ):
+        figure = Figure(panels=[[panel]])
+        assert [text.get_text() for text in drawn(figure).axes[0].texts] == shown
+        assert f'"texttemplate":"{template}"' in figure_html(figure)
+
+
+def test_the_page_says_which_colour_is_which_number():
+    def scales(panels: list[list[Panel]]) -> int:
+        return figure_html(Figure(panels=panels)).count('"title":{"text":"score","side":"right"}')
+
+    cloud = Points(title="by target", x=[0], y=[0], values=[1.0], label="score", value_range=(0, 2))
+    by_class = dataclasses.replace(cloud, values=["a"], class_colours={"a": PALETTE[0]})
+    one = heatmap(["a"], 3)
+    assert scales([[one, one, one]]) == 1  # the same range
+    assert scales([[one], [cloud, by_class]]) == 2
+    assert scales([[by_class, lines([1, 2])]]) == 0
+
+
+def test_ticks_of_the_page_are_where_something_was_measured():
+    assert '"tickvals":[16,32,64,96]' in figure_html(Figure(panels=[[lines([16, 32, 64, 96])]]))
+    assert '"type":"category"' in figure_html(Figure(panels=[[lines(["1", "2"])]]))
+    assert "tickvals" not in figure_html(Figure(panels=[[lines(range(100))]]))  # of a training
+
+
+def test_panels_keep_their_width_on_a_narrow_screen():
+    assert figure_html(Figure(panels=[[lines([1, 2])] * 3])).startswith(
+        "<div style='min-width: 960px'>"
+    )
 
 
 def test_rows_of_the_same_name_stay_apart_on_the_page():

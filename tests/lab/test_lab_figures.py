@@ -10,11 +10,12 @@ from stored_models import PAPER, write_models
 
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
 from hyla.lab.drawing import Heatmap
+from hyla.lab.figures.capacity import parameters
 from hyla.lab.panels import label_of
 from hyla.lab.paper import TABLE_A1
 from hyla.lab.registry import load
 from hyla.lab.report import build
-from hyla.lab.reproduce import results_of
+from hyla.lab.reproduce import methods_of, results_of
 from hyla.lab.results import MEMBER, Tables
 from hyla.lab.selection import Estimate
 from hyla.lab.store import Row
@@ -67,7 +68,7 @@ def test_table_a1_shows_which_rules_each_model_masters(tmp_path: Path):
     for row in rows:
         row |= {f"ood/accuracy/{rule}": 0.1 * row["seed"] for rule in rules}
         row["ood/accuracy/progression-2"] = 0.4 + 0.1 * row["seed"]
-    tables.add_measured("models-sraven", rows[::-1], key=("method", *MEMBER))
+    tables.add_measured("models-sraven", rows[::-1])
 
     figure = load("tableA1").figure(results_of(load("tableA1"), tables))
     assert figure is not None
@@ -200,6 +201,45 @@ def test_differences_to_what_diverged_are_not_small(tmp_path: Path):
     assert "from -inf to 0.10" in unknown.number
     assert small.status == NOT
     assert "inf: one diverged" in small.number
+
+
+def test_the_number_of_small_differences_is_told(tmp_path: Path):
+    """A difference of 0.0499 is small, and one sees that it is."""
+    tables = write_models(tmp_path, "figA3", lambda method: Estimate(0.5, 0.01))
+    rows = tables.measured("models-fuzzy")
+    lead = {"fuzzy-hyla": 0.0499}
+    tables.add_measured("models-fuzzy", [r | {"test/r2": lead.get(r["run"], 0.0)} for r in rows])
+    [small] = load("figA3").verdicts(results_of(load("figA3"), tables))
+    assert small.status == REPRODUCED
+    assert "0.04990 to 0.04990; small at 12 of them (below 0.05)" in small.number
+
+
+@pytest.mark.parametrize(
+    ("largest", "status"), [(0.3, REPRODUCED), (0.495, PARTLY), (0.6, NOT), (math.nan, NOT)]
+)
+def test_a_small_model_is_held_against_larger_ones(tmp_path: Path, largest: float, status: str):
+    """The softmax of its own size is better in any case: that is a claim by itself."""
+    least = min(
+        parameters(method.config.model)
+        for method in methods_of(load("capacity"), PAPER)
+        if method.config.task_name == "fuzzy"
+    )
+
+    def score(method: Method) -> Estimate | None:
+        model = method.config.model
+        if method.config.task_name != "fuzzy":
+            return None
+        small = parameters(model) == least
+        if model.attention == "softmax":
+            return Estimate(0.9 if small else largest, 0.01)
+        return Estimate(0.5 if model.attention == "hyla" else 0.1, 0.01)
+
+    found = verdicts("capacity", write_models(tmp_path, "capacity", score))
+    [against_larger] = [s for claim, s in found.items() if "not capacity" in claim]
+    assert against_larger == status
+    at_equal_size = [s for claim, s in found.items() if "at equal size HYLA generalises" in claim]
+    assert len(at_equal_size) == 4
+    assert sorted(at_equal_size) == sorted([NOT, *[status] * 3])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What the report shows of a store, what it leaves out, and how far a verdict may go."""
 
+import html
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,8 @@ from stored_models import PAPER, write_models
 from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED
 from hyla.lab.grids import METHODS
 from hyla.lab.pages import write_all
-from hyla.lab.report import Section, build
+from hyla.lab.registry import NAMES
+from hyla.lab.report import Section, build, missing
 from hyla.lab.results import MEMBER, Tables
 from hyla.lab.selection import Estimate
 from hyla.lab.setting import Setting
@@ -169,3 +172,82 @@ def test_a_smoke_report_says_that_claims_are_listed(tmp_path: Path):
         assert "claims are listed, not judged" in text
         assert "can be judged" not in text
         assert text.index("listed, not judged") < text.index(BETTER)
+
+
+# --- what the pages say of themselves ----------------------------------------------------------
+
+
+def pages(store: Path) -> tuple[str, str]:
+    """The Markdown page, and the text of the other with what is left of its tags."""
+    write_all(store, lambda line: None)
+    page = (store / "report.html").read_text()
+    words = re.sub(r"<(script|style)>.*?</\1>|<[^>]*>", "", page, flags=re.DOTALL)
+    return (store / "report.md").read_text(), html.unescape(words)
+
+
+def test_the_pages_explain_themselves_in_the_same_words(tmp_path: Path):
+    write_models(tmp_path, "tableA1", on_sraven(plain))
+    markdown, page = pages(tmp_path)
+    introduction = markdown[: markdown.index("## ")].splitlines()
+    assert "[docs/lab.md](../../docs/lab.md)" in introduction[-2]
+    for line in introduction:
+        assert re.sub(r"^[-#] |\*\*|`|\[|\]\(.*\)", "", line) in page
+    for term in ("OOD", "Seen", "reproduced", "partly", "Paper scale", "tf32"):
+        assert f"**{term}**" in "".join(introduction)
+    assert "`" not in page
+
+
+def test_what_was_not_measured_is_named(tmp_path: Path):
+    write_models(tmp_path, "tableA1", on_sraven(plain))
+    write_models(tmp_path, "fig5c", on_sraven(lambda method: True), setting=SHORT)
+    write_models(tmp_path, "phi", lambda m: Estimate(0.5, 0.1), setting=Setting(scale="laptop"))
+    found = {
+        state: [e.name for e in experiments]
+        for state, experiments in missing(build(tmp_path)).items()
+    }
+    assert found.pop("Measured only at paper scale, 1/4 of the steps, tf32") == ["fig5c"]
+    assert found.pop("Measured only at laptop scale, float32") == ["phi"]
+    [(state, names)] = found.items()
+    assert state.startswith("Not measured yet")
+    assert sorted(names) == sorted(set(NAMES) - {"tableA1", "fig5c", "phi"})
+    for page in pages(tmp_path):
+        line = page[page.index("Not measured yet") :].partition("\n")[0]
+        assert "(Figure 4A: scaling data and width on SRAVEN)" in line
+        assert "Table A1" not in line
+
+
+def test_questions_of_ours_are_counted_by_themselves(tmp_path: Path):
+    write_models(tmp_path, "dropout", on_sraven(lambda method: True), setting=SHORT)
+    for page in pages(tmp_path):
+        assert "Claims of the paper: 1 judged, 1 reproduced, 0 partly, 0 not reproduced." in page
+        assert "Questions beyond the paper: 2 judged, 2 reproduced" in page
+
+
+def test_the_footer_tells_what_was_trained_and_what_is_shown(tmp_path: Path):
+    tables = write_models(tmp_path, "tableA1", on_sraven(plain))
+    worse = [
+        row | {"learning_rate": 3e-4, "validation/accuracy": 0.5}
+        for row in tables.models()
+        if row["run"] == "sraven-hyla"
+    ]
+    tables.add_measured("models-sraven", worse, key=("method", *MEMBER))
+    clusters = {"what": "clusters", "attention": "hyla", "seed": 0, "label": "rule", "layer": 3}
+    tables.add_measured("geometry-sraven", [{**clusters, "statistic": "ratio", "value": 1.5}])
+    sections = sections_of(tmp_path)
+    trained = "12 models trained, 9 at the picked hyper-parameters"
+    length = "sraven 156,250 steps × 128 = 20,000,000 instances"
+    assert sections["tableA1"].origin == f"{trained}; {length}; device a device"
+    picked = "lr 0.001, decay 0.1, warmup 100 (hyla, softmax, linear)"
+    assert sections["fig5b"].origin == f"{trained}; {picked}; {length}; device a device"
+
+
+def test_progress_is_told_for_each_setting_and_figure(tmp_path: Path):
+    write_models(tmp_path, "phi", lambda method: Estimate(0.5, 0.01))
+    told: list[str] = []
+    sections = write_all(tmp_path, lambda line: None, progress=told.append)
+    drawn = [section for section in sections if section.figure is not None]
+    assert told[0] == "paper: reading its tables"
+    assert told[1:-1] == [
+        f"paper, {section.experiment.name}: drawing figure {i} of {len(drawn)}"
+        for i, section in enumerate(drawn, start=1)
+    ]

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla.lab.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points
+from hyla.lab.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points, shared_scales
 
 _PANEL_INCHES = (3.6, 3.0)
 _CLOUD_INCHES = (2.2, 2.4)  # of points: no axes to be read, and a title of two lines
 _BESIDE_INCHES = 0.8
-"""What the axes of a panel take of its width."""
+"""What the axes of a panel take of its width, and of its height."""
 _MAP_INCHES = 1.5
 """Least width of a heatmap, beside the names of its rows."""
+_NUMBER_INCHES = 0.27
+"""Width of a column of numbers in it."""
 _LEVEL_COLOUR = "#666666"
-_MOST_TICKS = 20
 _TEXT_POINTS = 8
 _LETTER_INCHES = 0.6 * _TEXT_POINTS / 72
 _LINE_INCHES = 1.3 * _TEXT_POINTS / 72
@@ -79,9 +80,10 @@ def _size(panel: Panel) -> tuple[float, float]:
         case Bars():
             return max(width, 0.75 * len(panel.x)), height
         case Heatmap():
+            numbers = _NUMBER_INCHES * len(panel.columns) if panel.numbered else 0
             return (
-                max(width, _beside(panel) + _MAP_INCHES),
-                max(height, _LINE_INCHES * panel.named_rows),
+                max(width, _beside(panel) + max(_MAP_INCHES, numbers)),
+                max(height, _BESIDE_INCHES + _LINE_INCHES * panel.named_rows),
             )
         case _:
             return width, height
@@ -105,9 +107,7 @@ def _draw(panel: Panel, axis: Any) -> None:
 
 
 def _draw_lines(panel: Lines, axis: Any) -> None:
-    named = any(isinstance(x, str) for x in panel.x)
-    positions: Sequence[Any] = range(len(panel.x)) if named else panel.x
-    course = len(panel.x) > _MOST_TICKS  # of a training, say: a line rather than points
+    positions: Sequence[Any] = range(len(panel.x)) if panel.named else panel.x
     for line in panel.series:
         axis.errorbar(
             positions,
@@ -115,12 +115,12 @@ def _draw_lines(panel: Lines, axis: Any) -> None:
             yerr=list(line.errors) or None,
             color=line.colour,
             label=line.name,
-            marker="" if course else "o",
+            marker="o" if panel.ticked else "",
             markersize=3,
             capsize=2,
             linestyle="--" if line.dashed else "-",
         )
-    if not course:
+    if panel.ticked:
         names = [x if isinstance(x, str) else f"{x:g}" for x in panel.x]
         _name_ticks(axis, positions, names, width=_size(panel)[0] - _BESIDE_INCHES)
     _finish(panel, axis)
@@ -202,7 +202,7 @@ def _draw_heatmap(panel: Heatmap, axis: Any) -> None:
         for i, row in enumerate(panel.values):
             for j, value in enumerate(row):
                 if not math.isnan(value):
-                    text = f"{value:.2g}"
+                    text = f"{value:{panel.number_format}}"
                     axis.text(j, i, text, ha="center", va="center", fontsize=6, bbox=back)
 
 
@@ -211,12 +211,8 @@ def _draw_heatmap(panel: Heatmap, axis: Any) -> None:
 
 def _draw_scales(row: Sequence[Panel], axes: Sequence[Any]) -> None:
     """Say which colour is which number: once for panels of a row with the same range."""
-    sharing: dict[Any, list[Any]] = {}
-    for panel, axis in zip(row, axes, strict=False):
-        if isinstance(panel, Heatmap) or (isinstance(panel, Points) and not panel.class_colours):
-            scale = (panel.label, panel.value_range or panel.title)
-            sharing.setdefault(scale, []).append(axis)
-    for (label, _), together in sharing.items():
+    for label, places in shared_scales(row):
+        together = [axes[i] for i in places]
         [drawn] = [*together[0].images, *together[0].collections]
         together[0].figure.colorbar(drawn, ax=together, label=label, pad=0.02)
 

@@ -1,17 +1,23 @@
 """Figures as interactive parts of a page."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from hyla.lab.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points
+from hyla.lab.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points, shared_scales
 
 _PAGE_PIXELS = 1100
 """Width of the report's page, without margins."""
+_SCALE_PIXELS = 75
+"""What a scale of colours takes beside a panel."""
 _LEVEL_COLOUR = "#666666"
 
 
 def figure_html(figure: Figure) -> str:
-    """Return the figure as a piece of HTML; the page has to hold plotly's script once."""
+    """Return the figure as a piece of HTML; the page has to hold plotly's script once.
+
+    It is as wide as what it is put into, but not so narrow that titles touch.
+    """
     from plotly.subplots import make_subplots
 
     rows, columns = len(figure.panels), max(len(row) for row in figure.panels)
@@ -21,7 +27,9 @@ def figure_html(figure: Figure) -> str:
         for i in range(columns)
     ]
     panels = [panel for row in figure.panels for panel in row]
-    height, beside, below = map(max, zip(*map(_size, panels), strict=True))
+    width, height, beside, below = map(max, zip(*map(_size, panels), strict=True))
+    if _has_scale_inside(figure):
+        beside += _SCALE_PIXELS
     # Points are too small to tell their colours apart; lines as they are show their dashes.
     keys = "constant" if any(isinstance(panel, Points) for panel in panels) else "trace"
     canvas = make_subplots(
@@ -32,9 +40,12 @@ def figure_html(figure: Figure) -> str:
         vertical_spacing=below / (rows * (height + below) - below),
     )
     shown: set[str] = set()
+    scales = (f"coloraxis{number}" for number in itertools.count(2))  # the first has no number
     for i, row in enumerate(figure.panels, start=1):
         for j, panel in enumerate(row, start=1):
             _draw(panel, canvas, {"row": i, "col": j}, shown)
+        for (label, places), scale in zip(shared_scales(row), scales, strict=False):
+            _draw_scale(label, [(row[j], {"row": i, "col": j + 1}) for j in places], scale, canvas)
     canvas.update_layout(
         template="plotly_white",
         height=rows * (height + below) + 50,
@@ -42,8 +53,11 @@ def figure_html(figure: Figure) -> str:
         font={"size": 12},
         legend={"tracegroupgap": 0, "itemsizing": keys},
     )
+    if any(map(shared_scales, figure.panels)):
+        canvas.update_layout(legend_x=1 + _SCALE_PIXELS / _PAGE_PIXELS)  # right of the scales
     canvas.update_annotations(font_size=12)
-    return canvas.to_html(full_html=False, include_plotlyjs=False)
+    drawn = canvas.to_html(full_html=False, include_plotlyjs=False)
+    return f"<div style='min-width: {min(columns * width, _PAGE_PIXELS)}px'>{drawn}</div>"
 
 
 def plotly_script() -> str:
@@ -53,28 +67,46 @@ def plotly_script() -> str:
     return f"<script>{get_plotlyjs()}</script>"
 
 
-def _size(panel: Panel) -> tuple[int, int, int]:
-    """Return a panel's height in pixels, and what its axes and the next title take around it."""
+def _has_scale_inside(figure: Figure) -> bool:
+    """Whether a scale of colours stands between two panels, rather than right of all."""
+    return any(
+        places[-1] < len(row) - 1 for row in figure.panels for _, places in shared_scales(row)
+    )
+
+
+def _size(panel: Panel) -> tuple[int, int, int, int]:
+    """Return the least width of a panel with all around it, and its height in pixels without.
+
+    Then what its axes and the next title take: beside and below it.
+    """
     match panel:
         case Points():
-            return 220, 15, 50
+            return 180, 220, 15, 50
         case Heatmap():
-            return max(250, 18 * panel.named_rows), 20 + 7 * max(map(len, panel.rows)), 110
+            beside = 20 + 7 * max(map(len, panel.rows))
+            return 200 + beside, max(250, 18 * panel.named_rows), beside, 110
         case _:
-            return 250, 70, 110
+            return 320, 250, 70, 110
 
 
 def _draw(panel: Panel, canvas: Any, place: dict[str, int], shown: set[str]) -> None:
     match panel:
         case Lines():
             _draw_series(panel, canvas, place, shown)
-            canvas.update_xaxes(title_text=panel.x_label, **place)
+            canvas.update_xaxes(title_text=panel.x_label, **_ticks(panel), **place)
         case Bars():
             _draw_series(panel, canvas, place, shown)
         case Points():
             _draw_points(panel, canvas, place, shown)
         case Heatmap():
             _draw_heatmap(panel, canvas, place)
+
+
+def _ticks(panel: Lines) -> dict[str, Any]:
+    """Put ticks where something was measured; layers are names, though they look like numbers."""
+    if panel.named:
+        return {"type": "category"}
+    return {"tickvals": list(panel.x)} if panel.ticked else {}
 
 
 def _draw_series(panel: Lines | Bars, canvas: Any, place: dict[str, int], shown: set[str]) -> None:
@@ -132,10 +164,8 @@ def _draw_points(panel: Points, canvas: Any, place: dict[str, int], shown: set[s
             shown.add(name)
             canvas.add_trace(cloud(own, name=name, marker=marker, **options), **place)
     else:
-        low, high = panel.value_range or (None, None)
-        scale = {"colorscale": "Viridis", "cmin": low, "cmax": high}
-        marker = {"size": 4, "color": list(panel.values), **scale}
-        hover = f"{panel.label} %{{marker.color:.3g}}<extra></extra>"
+        marker = {"size": 4, "color": list(panel.values)}
+        hover = f"{panel.label} %{{marker.color:.3~g}}<extra></extra>"
         everything = range(len(panel.x))
         canvas.add_trace(
             cloud(everything, marker=marker, showlegend=False, hovertemplate=hover), **place
@@ -147,17 +177,13 @@ def _draw_points(panel: Points, canvas: Any, place: dict[str, int], shown: set[s
 def _draw_heatmap(panel: Heatmap, canvas: Any, place: dict[str, int]) -> None:
     from plotly import graph_objects
 
-    low, high = panel.value_range or (None, None)
     canvas.add_trace(
         graph_objects.Heatmap(
             z=[list(row) for row in panel.values],
             x=list(panel.columns),
-            zmin=low,
-            zmax=high,
-            colorscale="Viridis",
-            showscale=False,
-            texttemplate="%{z:.2g}" if panel.numbered else None,
-            hovertemplate=f"%{{y}}, %{{x}}: {panel.label} %{{z:.3g}}<extra></extra>",
+            texttemplate=f"%{{z:{panel.number_format}}}" if panel.numbered else None,
+            textfont={"size": 10},
+            hovertemplate=f"%{{y}}, %{{x}}: {panel.label} %{{z:.3~g}}<extra></extra>",
         ),
         **place,
     )
@@ -165,3 +191,30 @@ def _draw_heatmap(panel: Heatmap, canvas: Any, place: dict[str, int]) -> None:
     named = [i for i, name in enumerate(panel.rows) if name]
     names = [panel.rows[i] for i in named]
     canvas.update_yaxes(autorange="reversed", tickvals=named, ticktext=names, **place)
+    # Columns that look like numbers are names, too. Where there is room for all, all are shown.
+    canvas.update_xaxes(type="category", dtick=1 if panel.numbered else None, **place)
+
+
+def _draw_scale(
+    label: str, sharing: Sequence[tuple[Panel, dict[str, int]]], name: str, canvas: Any
+) -> None:
+    """Say which colour is which number, to the right of the last panel that it is for."""
+    for panel, place in sharing:
+        key = "coloraxis" if isinstance(panel, Heatmap) else "marker.coloraxis"
+        canvas.update_traces({key: name}, **place)
+    panel, place = sharing[-1]
+    assert isinstance(panel, Heatmap | Points)
+    low, high = panel.value_range or (None, None)
+    subplot = canvas.get_subplot(**place)
+    bottom, top = subplot.yaxis.domain
+    bar = {
+        "title": {"text": label, "side": "right"},
+        "thickness": 10,
+        "x": subplot.xaxis.domain[1],
+        "xpad": 5,
+        "y": (bottom + top) / 2,
+        "len": top - bottom,
+        "ypad": 0,
+    }
+    scale = {"colorscale": "Viridis", "cmin": low, "cmax": high, "colorbar": bar}
+    canvas.update_layout({name: scale})

@@ -19,6 +19,8 @@ PALETTE = (
     "#B8A000",
     "#9ACD32",
 )
+_MOST_TICKS = 20
+_MOST_NUMBERS_ABREAST = 10
 METHOD_COLOURS = {"hyla": PALETTE[0], "softmax": PALETTE[1], "linear": PALETTE[2]}
 
 
@@ -52,6 +54,16 @@ class Lines:
     series: Sequence[Series]
     levels: Sequence[Level] = ()
     y_range: tuple[float, float] | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether `x` holds names."""
+        return any(isinstance(x, str) for x in self.x)
+
+    @property
+    def ticked(self) -> bool:
+        """Whether every `x` is a tick and a point; the course of a training, say, is a line."""
+        return len(self.x) <= _MOST_TICKS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +110,29 @@ class Heatmap:
 
     @property
     def numbered(self) -> bool:
-        """Whether there is room for the numbers themselves."""
-        return len(self.rows) * len(self.columns) <= 100
+        """Whether there is room for the numbers themselves: a map grows with the named rows."""
+        return self.named_rows == len(self.rows) and len(self.columns) <= _MOST_NUMBERS_ABREAST
+
+    @property
+    def number_format(self) -> str:
+        """How its numbers are written: all with the same digits, and counts without any."""
+        counted = all(isinstance(value, int) for row in self.values for value in row)
+        return ".0f" if counted else ".2f"
 
 
 Panel = Lines | Bars | Points | Heatmap
+
+
+def shared_scales(row: Sequence[Panel]) -> list[tuple[str, list[int]]]:
+    """Return the scales of colours that a row of panels needs: what it is of, and for which.
+
+    Panels of the same range share one.
+    """
+    sharing: dict[Any, list[int]] = {}
+    for i, panel in enumerate(row):
+        if isinstance(panel, Heatmap) or (isinstance(panel, Points) and not panel.class_colours):
+            sharing.setdefault((panel.label, panel.value_range or panel.title), []).append(i)
+    return [(label, places) for (label, _), places in sharing.items()]
 
 
 @dataclass(frozen=True, kw_only=True)

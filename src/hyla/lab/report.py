@@ -4,8 +4,9 @@ Nothing here trains or measures. Each setting is reported by itself, the paper's
 """
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict, percent
 from hyla.lab.drawing import Figure, Table
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS
-from hyla.lab.registry import NAMES, load
+from hyla.lab.registry import BEYOND, NAMES, load
 from hyla.lab.reproduce import methods_of, results_of, titled
 from hyla.lab.results import Cell, Results, Tables, method_key, stored_settings
-from hyla.lab.selection import HYPERPARAMETERS
+from hyla.lab.selection import HYPERPARAMETERS, Estimate
 from hyla.lab.setting import Setting
 from hyla.lab.store import Row
 from hyla.lab.sweep import Method
@@ -58,14 +59,16 @@ class Section:
         return Path(self.setting.label) / "figures" / self.experiment.name
 
 
-def build(store: Path) -> list[Section]:
-    """Return a section for everything in the store, the paper's scale first."""
-    settings = sorted(stored_settings(store), key=lambda s: (-SCALES.index(s.scale), s.label))
-    return [
-        _section(experiment, results)
-        for setting in settings
-        for experiment, results in _shown(Tables(store, setting))
-    ]
+def build(store: Path, progress: Callable[[str], None] = lambda line: None) -> list[Section]:
+    """Return a section for everything in the store, the paper's scale first.
+
+    `progress` is told which of the settings is being read: that takes some seconds.
+    """
+    sections = []
+    for setting in sorted(stored_settings(store), key=lambda s: (-SCALES.index(s.scale), s.label)):
+        progress(f"{setting.label}: reading its tables")
+        sections += [_section(*shown) for shown in _shown(Tables(store, setting))]
+    return sections
 
 
 def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
@@ -124,7 +127,7 @@ def _section(experiment: Experiment, results: Results) -> Section:
         table=experiment.table(results),
         models=_models_table(experiment, results),
         verdicts=_verdicts(experiment, results),
-        origin=_origin(results),
+        origin=_origin(experiment, results),
     )
 
 
@@ -202,7 +205,7 @@ def _of_each_seed(cell: Cell) -> str:
     scores = {row["seed"]: row[metric] for row in cell.picked if row.get(metric) is not None}
     if len(scores) < 2:
         return ""
-    return ", ".join(f"{100 * scores[seed]:.1f}" for seed in sorted(scores))
+    return ", ".join(percent(Estimate(scores[seed], math.nan)) for seed in sorted(scores))
 
 
 def _loss(cell: Cell) -> str:
@@ -215,7 +218,7 @@ def _diverged(cell: Cell) -> str:
     return f"{count} of {len(cell.rows)}" if count else ""
 
 
-def _origin(results: Results) -> str:
+def _origin(experiment: Experiment, results: Results) -> str:
     rows = [*(row for cell in results.cells for row in cell.rows), *results.rows]
     parts = []
     for name in _ORIGIN:
@@ -223,16 +226,66 @@ def _origin(results: Results) -> str:
         if values:
             short = [_short_commit(value) if name == "git_commit" else value for value in values]
             parts.append(f"{name.replace('_', ' ')} {', '.join(dict.fromkeys(short))}")
-    # Language models are not of a sweep: their runs stand in what was measured on them.
-    runs = {row["run"] for row in results.rows if row.get("run")}
-    models = sum(len(cell.rows) for cell in results.cells) or len(runs)
-    return "; ".join([f"{models} models" if models else "no training", *parts])
+    return "; ".join([*_training(experiment, results), *parts])
+
+
+def _training(experiment: Experiment, results: Results) -> list[str]:
+    """Say how many models there are, how long they trained, and which of them are shown."""
+    if not results.cells:
+        # Language models are not of a sweep: their runs stand in what was measured on them.
+        runs = {row["run"] for row in results.rows if row.get("run")}
+        return [f"{len(runs)} models" if runs else "no training"]
+    trained = sum(len(cell.rows) for cell in results.cells)
+    picked = sum(len(cell.picked) for cell in results.cells)
+    shown = f" trained, {picked} at the picked hyper-parameters" if picked < trained else ""
+    parts = [f"{trained} models{shown}"]
+    if experiment.measurement is not None:  # else the table of models names them
+        parts += _picked_hyperparameters(results.cells)
+    lengths = {
+        f"{cell.config.task_name} {cell.config.steps:,} steps × {cell.config.batch_size} = "
+        f"{cell.instances:,} instances": cell.instances
+        for cell in results.cells
+    }
+    return [*parts, *sorted(lengths, key=lambda text: lengths[text])]
+
+
+def _picked_hyperparameters(cells: Sequence[Cell]) -> list[str]:
+    """Name them once for all methods that share them."""
+    methods: dict[str, list[str]] = {}
+    for cell in cells:
+        text = "lr {learning_rate:g}, decay {weight_decay:g}, warmup {warmup_steps:g}"
+        picked = text.format(**cell.hyperparameters)
+        methods.setdefault(picked, []).append(str(cell.config.model.attention))
+    return [f"{picked} ({', '.join(names)})" for picked, names in methods.items()]
 
 
 def _short_commit(commit: str) -> str:
     """Abbreviate a commit, but not that the tree had changes of its own."""
     digits, dirty, _ = commit.partition("-dirty")
     return digits[:12] + dirty
+
+
+def beyond_the_paper(section: Section) -> bool:
+    """Whether it is a question of ours, or of a reviewer, rather than a claim of the paper."""
+    return section.experiment.name in BEYOND
+
+
+def missing(sections: Sequence[Section]) -> dict[str, list[Experiment]]:
+    """Return what was not measured at the paper's own scale and length, by where it was at best."""
+    found: dict[str, list[Experiment]] = {}
+    for name in NAMES:
+        own = [section for section in sections if section.experiment.name == name]
+        best = max(own, key=lambda section: _likeness(section.setting), default=None)
+        if best is None:
+            found.setdefault("Not measured yet, or too little to show", []).append(load(name))
+        elif _likeness(best.setting) < _likeness(Setting(scale=SCALES[-1])):
+            found.setdefault(f"Measured only at {best.heading}", []).append(load(name))
+    return found
+
+
+def _likeness(setting: Setting) -> tuple[int, int]:
+    """Return what rises with how close a setting is to the paper's."""
+    return SCALES.index(setting.scale), -setting.shorten
 
 
 def counts(sections: Sequence[Section]) -> dict[str, int]:

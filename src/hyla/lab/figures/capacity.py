@@ -6,7 +6,17 @@ from typing import Any
 
 import torch
 
-from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, by_error, error_of, percent, standing
+from hyla.lab.claims import (
+    NOT,
+    PARTLY,
+    REPRODUCED,
+    Verdict,
+    ahead,
+    by_error,
+    error_of,
+    percent,
+    standing,
+)
 from hyla.lab.drawing import Figure, Lines
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS, sweep
@@ -43,9 +53,17 @@ def parameters(model: TransformerConfig) -> int:
 
 
 def _name(cell: Cell) -> str:
+    return f"{label_of(cell.config.model.attention)}: {_shape_name(cell)}"
+
+
+def _shape_name(cell: Cell) -> str:
+    layers, width, mlp = _shape(cell)
+    return f"{layers} layers, {width} wide, MLP {mlp}"
+
+
+def _shape(cell: Cell) -> tuple[int, int, int]:
     model = cell.config.model
-    sizes = f"{model.num_layers} layers, {model.embed_dim} wide, MLP {model.mlp_dim}"
-    return f"{label_of(model.attention)}: {sizes}"
+    return model.num_layers, model.embed_dim, model.mlp_dim
 
 
 def _figure(results: Results) -> Figure | None:
@@ -86,52 +104,57 @@ def _verdicts(results: Results) -> list[Verdict]:
         sizes = len(_sizes(load_preset(task, results.setting.scale)["model"]))
         if len(hylas) + len(others) == sizes * len(METHODS):
             found.append(_against_larger(title, hylas, others))
-        found += _fit(title, hylas, others)
+        for hyla in hylas:
+            same = [cell for cell in others if _shape(cell) == _shape(hyla)]
+            if len(same) == len(METHODS) - 1:
+                found += [*_generalisation(title, hyla, same), *_fit(title, hyla, same)]
     return found
 
 
 def _against_larger(title: str, hylas: Sequence[Cell], others: Sequence[Cell]) -> Verdict:
-    """Compare the smallest HYLA with the best of the others, whatever their size."""
+    """Compare the smallest HYLA with the best of the others that are larger."""
     small = min(hylas, key=_size)
-    best = max(others, key=lambda cell: standing(cell.ood))
+    larger = [cell for cell in others if _size(cell) > _size(small)]
+    best = max(larger, key=lambda cell: standing(cell.ood))
     assert small.ood is not None
     assert best.ood is not None
     lead = small.ood.mean - best.ood.mean
     status = by_error(lead, error_of(small.ood, best.ood))
     number = (
-        f"HYLA with {_size(small):,} parameters {percent(small.ood)}; best of the others, "
+        f"HYLA with {_size(small):,} parameters {percent(small.ood)}; best of the larger ones, "
         f"{_name(best)} with {_size(best):,}, {percent(best.ood)}"
     )
     claim = f"{title}: HYLA's lead is not capacity: a small HYLA beats larger softmax and linear."
     return Verdict(claim=claim, status=status, number=number)
 
 
-def _fit(title: str, hylas: Sequence[Cell], others: Sequence[Cell]) -> list[Verdict]:
+def _generalisation(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Verdict]:
+    """Compare models of equal size on unseen compositions."""
+    return ahead(
+        f"{title}: at equal size HYLA generalises better ({_shape_name(hyla)}).",
+        ("HYLA", hyla.ood),
+        {str(cell.config.model.attention): cell.ood for cell in same},
+    )
+
+
+def _fit(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Verdict]:
     """Compare how well models of equal size fit the training compositions."""
-    found = []
-    for hyla in hylas:
-        same = [c for c in others if _shape(c) == _shape(hyla) and c.seen is not None]
-        if hyla.seen is not None and len(same) == len(METHODS) - 1:
-            best = max(same, key=lambda cell: standing(cell.seen))
-            assert best.seen is not None
-            lead = hyla.seen.mean - best.seen.mean
-            error = error_of(hyla.seen, best.seen)
-            status = REPRODUCED if lead <= 0 else PARTLY if lead <= error else NOT
-            found.append(
-                Verdict(
-                    claim=f"{title}: at equal size HYLA does not fit training compositions better "
-                    f"({_name(hyla).partition(': ')[2]}).",
-                    status=status,
-                    number=f"seen compositions: HYLA {percent(hyla.seen)}, "
-                    f"{best.config.model.attention} {percent(best.seen)}",
-                )
-            )
-    return found
-
-
-def _shape(cell: Cell) -> tuple[int, int, int]:
-    model = cell.config.model
-    return model.num_layers, model.embed_dim, model.mlp_dim
+    if any(cell.seen is None for cell in (hyla, *same)):
+        return []
+    best = max(same, key=lambda cell: standing(cell.seen))
+    assert hyla.seen is not None
+    assert best.seen is not None
+    lead = hyla.seen.mean - best.seen.mean
+    error = error_of(hyla.seen, best.seen)
+    return [
+        Verdict(
+            claim=f"{title}: at equal size HYLA does not fit training compositions better "
+            f"({_shape_name(hyla)}).",
+            status=REPRODUCED if lead <= 0 else PARTLY if lead <= error else NOT,
+            number=f"seen compositions: HYLA {percent(hyla.seen)}, "
+            f"{best.config.model.attention} {percent(best.seen)}",
+        )
+    ]
 
 
 EXPERIMENT = Experiment(

@@ -54,13 +54,14 @@ def _verdicts(results: Results) -> list[Verdict]:
             f"{len(fails)} models fail (below {_FAILS_BELOW})",
         )
     if spreads:
+        small = [spread < _SMALL_DIFFERENCE for spread in spreads]
         diverged = "; inf: one diverged" if math.inf in spreads else ""
         verdicts += share(
             "In distribution the models show comparably small differences.",
-            [spread < _SMALL_DIFFERENCE for spread in spreads],
+            small,
             f"largest difference in R² between methods at the {len(spreads)} lengths and fractions "
-            f"at which all were measured: {min(spreads):.3f} to {max(spreads):.3f} "
-            f"(small: below {_SMALL_DIFFERENCE}{diverged})",
+            f"at which all were measured: {min(spreads):.5f} to {max(spreads):.5f}; small at "
+            f"{sum(small)} of them (below {_SMALL_DIFFERENCE}{diverged})",
         )
     return verdicts
 
