@@ -106,7 +106,13 @@ def test_help_of_train_teaches(capsys):
         (["train", "fuzzy", "--sedes", "3"], "Did you mean --seeds?"),
         (["train", "fuzzy", "--model.num-layer", "3"], "Did you mean --model.num-layers?"),
         (["train", "fuzzy", "--attention", "hylla"], "did you mean 'hyla'?"),
-        (["train", "fuzzy", "--precision", "bf61"], "did you mean 'bf16'?"),
+        (
+            ["train", "fuzzy", "--precision", "bf61"],
+            "did you mean 'bf16'?); choose from float32, tf32, bf16",
+        ),
+        (["train", "fuzzy", "--max-seconds", "0"], "--max-seconds must be more than 0, got 0"),
+        (["train", "fuzzy", "--max-seconds", "-5"], "--max-seconds must be more than 0, got -5"),
+        (["train", "fuzzy", "--root", "/proc/runs"], "--root /proc/runs: cannot write in /proc"),
         (["train", "fuzzy", "--evaluation.splits", "odd"], "did you mean 'ood'?"),
         (["train", "fuzzy", "--lr", "fast"], "--lr"),
         (["train", "fuzzy", "--model.num-heads", "3"], "num_heads=3"),
@@ -128,6 +134,7 @@ def test_help_of_train_teaches(capsys):
         (["train", "fuzzy", "--root", __file__], "test_cli.py is not a directory"),
         (["demo", "--device", "gpu"], "--device"),
         (["demo", "--out", f"{__file__}/below"], "test_cli.py is not a directory"),
+        (["demo", "--out", "/proc/below"], "--out /proc/below: cannot write in /proc"),
         (["sweep", "nowhere.yaml"], "cannot read nowhere.yaml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -227,7 +234,7 @@ def test_no_member_is_the_best_where_all_diverged(tmp_path: Path, capsys):
 
 
 def test_time_limit_leaves_a_run_that_the_same_command_finishes(tmp_path: Path, capsys):
-    assert _train(tmp_path, "--max-seconds", "0", "--tensorboard") == TRY_AGAIN
+    assert _train(tmp_path, "--max-seconds", "1e-6", "--tensorboard") == TRY_AGAIN
     assert "the same command continues" in capsys.readouterr().err
     assert _only_run(tmp_path).summary is None
     assert _train(tmp_path, "--tensorboard") == 0
@@ -256,6 +263,16 @@ def test_signals_save_and_exit_with_their_code(tmp_path: Path, number: int, code
     step = _only_run(tmp_path).checkpoint_step
     assert step is not None
     assert f"stopped at step {step} " in capsys.readouterr().err
+
+
+def test_a_second_ctrl_c_says_that_the_same_command_continues(tmp_path: Path, capsys, monkeypatch):
+    def interrupted(*arguments: object, **options: object):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hyla.commands.train.train_population", interrupted)
+    assert _train(tmp_path) == CTRL_C
+    [line] = capsys.readouterr().err.splitlines()
+    assert "the same command continues" in line
 
 
 def test_busy_run_is_left_alone(tmp_path: Path, capsys):

@@ -16,7 +16,7 @@ from hyla.lab.paper import TABLE_A1
 from hyla.lab.registry import load
 from hyla.lab.report import build
 from hyla.lab.reproduce import methods_of, results_of
-from hyla.lab.results import MEMBER, Tables
+from hyla.lab.results import Tables
 from hyla.lab.selection import Estimate
 from hyla.lab.store import Row
 from hyla.lab.sweep import Method

@@ -101,7 +101,23 @@ def test_estimates_grow_with_the_work():
     assert seconds == sorted(seconds)
     half = seconds_for(small.config, device="cuda", done=small.config.steps // 2)
     assert half == pytest.approx((seconds[1] + SPEEDS["cuda", "sraven"].start_up) / 2, rel=1e-3)
+
+
+def test_long_estimates_claim_no_seconds():
+    day = 24 * 3600
     assert in_words(3725) == "1:02:05"
+    assert in_words(1.5 * day) == "1.5 days"
+    assert in_words(2690.578 * day) == "2,691 days"
+
+
+def test_figure_6_says_which_corpus_it_takes(tmp_path):
+    measurement = load("fig6").measurement
+    assert measurement is not None
+    assert measurement.announce is not None
+    said = measurement.announce(PAPER_SCALE, tmp_path)
+    assert f"`hyla data prepare {tmp_path / 'corpus'} FILES`" in said
+    (tmp_path / "corpus").mkdir()
+    assert measurement.announce(PAPER_SCALE, tmp_path).startswith("trains three language models")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -2,15 +2,18 @@
 
 import builtins
 import dataclasses
+import errno
 import re
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 from stored_models import write_models
 
 from hyla.cli import main
-from hyla.commands.exits import FAILURE, TRY_AGAIN, USAGE
+from hyla.commands.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.csv_table import read_csv
 from hyla.lab.drawing import Bars, Figure, Lines, Points
@@ -23,6 +26,8 @@ from hyla.lab.results import Tables
 from hyla.lab.selection import Estimate
 from hyla.lab.setting import Setting
 from hyla.lab.store import Row
+from hyla.training.loop import run_name
+from hyla.training.run_directory import RunDirectory
 
 _LITTLE = ("--scale", "smoke", "--seeds", "1", "--no-search", "--shorten", "10")
 # Of Figure 2C two populations, of one model each; and half of it.
@@ -50,7 +55,11 @@ def test_a_figure_in_slices(tmp_path: Path, capsys):
     assert "estimate" in shown
     assert not (tmp_path / "runs").exists()
 
-    assert _reproduce(tmp_path, "fig2c", *_CUT, "--max-seconds", "0") == TRY_AGAIN
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--max-seconds", "1e-6") == TRY_AGAIN
+    said = capsys.readouterr().err
+    assert re.search(
+        r"population 1 of 2: fuzzy hyla.*: stopped at step \d+ of 3 \(time limit\)", said
+    )
     assert _reproduce(tmp_path, "fig2c", *_CUT, "--dry-run") == 0
     assert "resumable at step" in capsys.readouterr().out
 
@@ -139,10 +148,10 @@ def test_a_smoke_report_claims_nothing(tmp_path: Path):
     assert _reproduce(tmp_path, "tableA3", "--scale", "smoke") == 0
     markdown = (tmp_path / "store" / "report.md").read_text()
     assert "| smoke scale: not a verdict |" in markdown
-    assert not any(f"**{status}**" in markdown for status in STATUSES)
+    assert not any(f"| **{status}** |" in markdown for status in STATUSES)
     page = (tmp_path / "store" / "report.html").read_text()
     assert "smoke scale: not a verdict" in page
-    assert not any(f">{status}<" in page for status in STATUSES)
+    assert not any(f">{status}</span>" in page for status in STATUSES)
 
 
 def test_without_plotly_and_matplotlib(tmp_path: Path, capsys, monkeypatch):
@@ -253,11 +262,13 @@ def test_a_part_of_the_search_may_be_asked_for(only, rates, steps):
         (("fig2c", "--only", "seed=0", "seed=8"), "seed=8: no model has that"),
         (("fig2c", "--only", "model.attention=hyla,hylaa"), "did you mean 'hyla'"),
         (("tableA1", "--only", "task_name=fuzzy", "task.num_values=8"), "leaves no model"),
-        (("fig2c", "--seeds", "0"), "seeds must be at least 1"),
-        (("fig2c", "--shorten", "0"), "shorten must be at least 1"),
-        (("fig2c", "--workers", "0"), "workers must be at least 1"),
-        (("fig2c", "--max-population", "0"), "max-population must be at least 1"),
-        (("fig2c", "--max-seconds", "nan"), "--max-seconds must be a number"),
+        (("fig2c", "--seeds", "0"), "--seeds must be at least 1"),
+        (("fig2c", "--shorten", "0"), "--shorten must be at least 1"),
+        (("fig2c", "--workers", "0"), "--workers must be at least 1"),
+        (("fig2c", "--max-population", "0"), "--max-population must be at least 1"),
+        (("fig2c", "--max-seconds", "nan"), "--max-seconds must be more than 0, got nan"),
+        (("fig2c", "--max-seconds", "0"), "--max-seconds must be more than 0, got 0"),
+        (("fig3", "--only", "seed=0"), "fig3 trains none"),
         (("fig2c", "--no-wait"), "--no-wait is for --launcher slurm"),
         (("fig2c", "--slurm.partition", "gpu"), "--slurm.* is for --launcher slurm"),
         (("fig2c", "--launcher", "slurm", "--workers", "2"), "--workers is for --launcher local"),
@@ -267,6 +278,101 @@ def test_a_part_of_the_search_may_be_asked_for(only, rates, steps):
 def test_mistakes_are_answered(tmp_path: Path, capsys, arguments: tuple[str, ...], message: str):
     assert _reproduce(tmp_path, *arguments) == USAGE
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["root", "out"])
+def test_a_folder_that_cannot_be_written_is_named_before_training(
+    tmp_path: Path, capsys, monkeypatch, folder: str
+):
+    # The bits of a directory do not bind root, under whom tests may run.
+    locked = tmp_path / "locked"
+    locked.mkdir()
+    real = tempfile.TemporaryFile
+
+    def refuse(*, dir: Path):
+        if dir == locked:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.chdir(tmp_path)
+    below = locked / "deep" / "below"
+    command = ["reproduce", "fig2c", *_CUT, f"--{folder}", str(below)]
+    assert main(command) == USAGE
+    said = capsys.readouterr().err
+    assert f"--{folder} {below}: cannot write in {locked} (Permission denied)" in said
+    assert list(tmp_path.iterdir()) == [locked]
+    assert main([*command, "--dry-run"]) == 0  # which writes nothing
+
+
+def test_a_report_that_cannot_be_written_is_refused(capsys):
+    assert main(["report", "/proc/store"]) == USAGE
+    assert "--out /proc/store: cannot write in /proc" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_smoke_run_leaves_a_checkout_clean(tmp_path: Path, capsys, monkeypatch):
+    shutil.copy(Path(__file__).parents[2] / ".gitignore", tmp_path)
+    git = ["git", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "tableA3", "--scale", "smoke"]) == 0
+    assert "listed at smoke scale: 1. None is judged" in capsys.readouterr().out
+    assert main(["report", "results/smoke"]) == 0
+    assert "listed at smoke scale: 1. None is judged" in capsys.readouterr().out
+    for written in ("results/smoke/report.md", "latents/codes.npz"):  # the latter by `hyla latents`
+        Path(written).parent.mkdir(exist_ok=True)
+        Path(written).touch()
+    shown = subprocess.run([*git, "status", "--short"], check=True, capture_output=True, text=True)
+    assert shown.stdout.split() == ["??", ".gitignore"]
+    # At other scales results are to be kept.
+    assert main(["reproduce", "tableA3"]) == 0
+    assert Path("results/lab/report.md").exists()
+
+
+def test_estimates_say_what_they_leave_out(tmp_path: Path, capsys):
+    assert _reproduce(tmp_path, "fig6", "fig3", "--scale", "paper", "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "of training steps alone" in shown
+    assert re.search(r"fig6 +- +- +- +Figure 6", shown)
+    assert f"fig6: needs a corpus in {tmp_path / 'runs' / 'corpus'}" in shown
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_another_process_trains_is_left_to_it(tmp_path: Path, capsys, workers: str):
+    methods = methods_of(
+        load("fig2c"),
+        Setting(scale="smoke", shorten=10),
+        Effort(
+            seeds=1,
+            search=False,
+            only={
+                "model.attention": ["hyla", "linear"],
+                "task.held_out_fraction": ["0.3"],
+                "task.sequence_length": ["8"],
+            },
+        ),
+    )
+    theirs = methods[1].config
+    command = ("fig2c", *_CUT, "--no-report", "--workers", workers)
+    with RunDirectory.open(tmp_path / "runs", run_name(theirs), theirs.to_tree()):
+        assert _reproduce(tmp_path, *command) == TRY_AGAIN
+    out, said = capsys.readouterr()
+    assert "another process is training it" in out
+    assert "1 of 2 populations are being trained by other processes" in said
+    assert _reproduce(tmp_path, *command) == 0
+
+
+def test_ctrl_c_while_measuring_says_that_the_same_command_continues(
+    tmp_path: Path, capsys, monkeypatch
+):
+    def interrupt(measuring):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(vars(load("tableA3").measurement), "measure", interrupt)
+    assert _reproduce(tmp_path, "tableA3", "--scale", "smoke") == CTRL_C
+    [line] = capsys.readouterr().err.splitlines()
+    assert "the same command continues" in line
 
 
 def test_without_names_all_are_listed(tmp_path: Path, capsys):

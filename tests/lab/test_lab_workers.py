@@ -37,7 +37,7 @@ def _unusable(share: Share) -> Share:
 def test_a_failure_does_not_stop_the_others(tmp_path: Path, workers: int, capfd):
     first, *others = _shares(tmp_path)
     lines: list[str] = []
-    failures = train_shares(
+    outcome = train_shares(
         [_unusable(first), *others],
         root=tmp_path,
         device="cpu",
@@ -45,9 +45,10 @@ def test_a_failure_does_not_stop_the_others(tmp_path: Path, workers: int, capfd)
         max_seconds=math.inf,
         say=lines.append,
     )
-    assert len(failures) == 1
-    assert first.path.name in failures[0]
-    assert "not a directory" in failures[0]
+    [failure] = outcome.failures
+    assert first.path.name in failure
+    assert "not a directory" in failure
+    assert outcome.busy == []
     assert [run.config["model"]["attention"] for run in read_runs(tmp_path)] == [
         "linear",
         "softmax",

@@ -111,12 +111,12 @@ def test_nothing_is_submitted_when_the_queue_is_not_known(
 ):
     silent = tmp_path / "bin" / "squeue"
     silent.parent.mkdir()
-    silent.write_text("#!/bin/sh\nexit 1\n")
+    silent.write_text("#!/bin/sh\necho no controller today >&2\nexit 1\n")
     silent.chmod(0o755)
     monkeypatch.setenv("PATH", str(silent.parent), prepend=os.pathsep)
     command = ["sweep", str(_write_sweep(tmp_path, steps=30)), *_folders(tmp_path)]
     assert main([*command, "--launcher", "slurm", "--no-wait"]) == 2
-    assert "nothing was submitted" in capsys.readouterr().err
+    assert "(no controller today); nothing was submitted" in capsys.readouterr().err
     assert not list((tmp_path / "runs" / "slurm").glob("*.sh"))
 
 

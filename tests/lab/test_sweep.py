@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas
 import pytest
+import yaml
 
 from hyla.cli import main
 from hyla.commands.exits import TRY_AGAIN, USAGE
@@ -14,6 +15,8 @@ from hyla.lab.store import curve_rows, final_rows, read_runs
 from hyla.lab.sweep import expand, plan
 from hyla.lab.table import write_table
 from hyla.training import Interrupted, train
+from hyla.training.loop import run_name
+from hyla.training.run_directory import RunDirectory
 
 _TREE: dict[str, Any] = {
     "task": "fuzzy",
@@ -173,7 +176,7 @@ def test_sweep_from_grid_to_table(tmp_path: Path, capsys):
     assert capsys.readouterr().out.count(" new ") == 2
     assert not (tmp_path / "runs").exists()
 
-    assert _sweep(tmp_path, _GRID, "--max-seconds", "0") == TRY_AGAIN
+    assert _sweep(tmp_path, _GRID, "--max-seconds", "1e-6") == TRY_AGAIN
     assert _sweep(tmp_path, _GRID, "--dry-run") == 0
     assert "resumable at step" in capsys.readouterr().out
 
@@ -215,6 +218,25 @@ def test_time_of_slurm_jobs_is_slurms(tmp_path: Path, capsys):
     assert "--slurm.time" in capsys.readouterr().err
     assert _sweep(tmp_path, _GRID, "--slurm.time", "3") == USAGE
     assert "--slurm.* is for --launcher slurm" in capsys.readouterr().err
+
+
+def test_a_machine_without_slurm_is_told_so(tmp_path: Path, capsys, monkeypatch):
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _sweep(tmp_path, _GRID, "--launcher", "slurm") == USAGE
+    said = capsys.readouterr().err
+    assert "Slurm's commands are not found here (sbatch, srun, squeue)" in said
+    assert "--launcher local" in said
+
+
+def test_what_another_process_trains_is_left_to_it(tmp_path: Path, capsys):
+    [theirs, _] = expand(yaml.safe_load(_GRID))
+    name, tree = run_name(theirs.config), theirs.config.to_tree()
+    with RunDirectory.open(tmp_path / "runs", name, tree):
+        assert _sweep(tmp_path, _GRID) == TRY_AGAIN
+    out, said = capsys.readouterr()
+    assert "another process is training it" in out
+    assert "1 of 2 populations are being trained by other processes" in said
 
 
 # --- the store -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from hyla._environment import environment
 from hyla.benchmarks import attention, explorer, language, samplers, solver, training
 from hyla.commands.exits import usage_errors, write_errors
-from hyla.commands.options import check_folders
+from hyla.commands.options import check_writable
 from hyla.commands.output import console, table
 from hyla.training.loop import resolve_device
 
@@ -50,7 +50,7 @@ def bench(
         if not 0 < seconds < math.inf:
             raise ValueError(f"--seconds must be positive and finite, got {seconds}")
         where = resolve_device(device)
-        check_folders(out=out)
+        check_writable(out=out)
     measured_with = environment(where)
     screen = console()
     screen.print(" ".join(f"{key} {value}" for key, value in measured_with.items() if value))

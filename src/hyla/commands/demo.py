@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.exits import usage_errors
-from hyla.commands.options import check_folders
+from hyla.commands.exits import continued_after_ctrl_c, usage_errors
+from hyla.commands.options import check_writable
 from hyla.commands.output import console, score, table
 from hyla.lab.demo import check_figures, run_demo, verdict, write_figure, write_page
 from hyla.training.loop import resolve_device
 
 
+@continued_after_ctrl_c()
 def demo(
     *,
     root: Annotated[Path, Parameter(help="Where the runs are kept.")] = Path("runs/demo"),
@@ -28,7 +29,7 @@ def demo(
     """
     with usage_errors():
         resolve_device(device)
-        check_folders(root=root, out=out)
+        check_writable(root=root, out=out)
         check_figures()
     results = run_demo(root=root, device=device)
     shown = table(

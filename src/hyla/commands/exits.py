@@ -24,6 +24,10 @@ class UnfinishedError(Exception):
     """Something could not be brought to its end; the message says what to do about it."""
 
 
+class BusyError(Exception):
+    """Other processes have in hand what is missing; the same command collects it later."""
+
+
 @contextmanager
 def usage_errors() -> Iterator[None]:
     """Take a ValueError for the user's error: enter it around reading and checking input alone."""
@@ -42,6 +46,21 @@ def write_errors(path: Path) -> Iterator[None]:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
+@contextmanager
+def continued_after_ctrl_c() -> Iterator[None]:
+    """Answer a Ctrl-C that nothing else answers: the second, or one beside training.
+
+    For commands whose work is on disk as it is done.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "stopped at once; what was saved until then stays, and the same command continues",
+            "SIGINT",
+        ) from None
+
+
 def exit_code(error: Exception) -> int | None:
     """Return the exit code of an error that its message explains; None for a bug."""
     match error:
@@ -49,6 +68,8 @@ def exit_code(error: Exception) -> int | None:
             return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
         case UsageError():
             return USAGE
+        case BusyError():
+            return TRY_AGAIN
         case (
             RunDirectoryError()
             | CheckpointError()

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from hyla._errors import check_positive
 from hyla.commands.exits import UnfinishedError, UsageError, usage_errors
-from hyla.commands.options import check_folders
+from hyla.commands.options import check_writable
 from hyla.commands.output import console, score, table
 from hyla.lab.latents import (
     INSTANCES,
@@ -106,7 +106,7 @@ def latents(
     """
     pretrained = [name for name in what if name.startswith(_HUGGING_FACE)]
     with usage_errors():
-        check_folders(out=out)
+        check_writable(out=out)
         where = resolve_device(device)
         if pretrained and len(what) > 1:
             raise ValueError("one pretrained model at a time, and no runs beside it")

@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import inspect
 import os
+import tempfile
 import textwrap
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +71,38 @@ def check_folders(**folders: Path) -> None:
             # Of os.path: pathlib's own raise where they may not look.
             if os.path.exists(path) and not os.path.isdir(path):
                 raise ValueError(f"--{name} {folder}: {path} is not a directory")
+
+
+def check_writable(**folders: Path) -> None:
+    """Raise a ValueError for the first option, by name, in whose folder nothing can be written.
+
+    It is tried, for permission bits do not tell all: not of a file system that is read-only, nor
+    to root. Nothing is left of the trial.
+    """
+    check_folders(**folders)
+    for name, folder in folders.items():
+        existing = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
+        try:
+            with tempfile.TemporaryFile(dir=existing):
+                pass
+        except OSError as error:
+            raise ValueError(
+                f"--{name} {folder}: cannot write in {existing} ({error.strerror}); give a folder "
+                "where you may write"
+            ) from error
+
+
+def check_at_least_one(**numbers: int | None) -> None:
+    """Raise a ValueError for the first option, by name, that counts something and is below 1."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {number}")
+
+
+def check_max_seconds(max_seconds: float | None) -> None:
+    """Raise a ValueError for a time limit that leaves no time."""
+    if max_seconds is not None and not max_seconds > 0:  # also NaN
+        raise ValueError(f"--max-seconds must be more than 0, got {max_seconds:g}")
 
 
 def _model_options() -> type:

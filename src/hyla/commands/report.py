@@ -1,12 +1,13 @@
 """`hyla report`: the figures and the pages again, from what is in the store."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
-from hyla.commands.exits import UsageError
+from hyla.commands.exits import UsageError, usage_errors
+from hyla.commands.options import check_writable
 from hyla.commands.output import console, table
 from hyla.lab.pages import write_all
 from hyla.lab.results import stored_settings
@@ -21,26 +22,42 @@ def report(
 
     Reads the tables that `hyla reproduce` left in OUT and writes OUT/report.md, OUT/report.html
     (one file that needs no network) and a PNG and a PDF of every figure. Prints each claim of the
-    paper with its verdict and the numbers that say so.
+    paper, and each question beyond it, with its verdict and the numbers that say so; what was
+    trained at smoke scale, which goes to results/smoke, is not judged.
     """
+    with usage_errors():
+        check_writable(out=out)
     if not stored_settings(out):
         raise UsageError(
             f"{out} holds no results: OUT is the folder that `hyla reproduce` wrote its tables to, "
-            "results/lab if not told otherwise; `hyla reproduce all --scale smoke` makes some"
+            "results/lab if not told otherwise, or results/smoke at smoke scale; `hyla reproduce "
+            "all --scale smoke` makes some there"
         )
-    screen = console()
-    write_report(
-        out, say=lambda line: screen.print(line, markup=False, highlight=False, soft_wrap=True)
-    )
+    write_report(out, console())
 
 
-def write_report(out: Path, *, say: Callable[[str], None]) -> None:
+def write_report(out: Path, screen: Console) -> None:
     """Write the report's files and print the verdicts."""
-    sections = write_all(out, say)
-    shown = table("Claims of the paper", "setting", "", "verdict", "claim", "measured")
+
+    def say(line: str) -> None:
+        screen.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    with screen.status("building the report") as status:  # a line of a terminal, nothing elsewhere
+        sections = write_all(out, say, progress=status.update)
+    shown = table(
+        "Claims of the paper, and questions beyond it",
+        "setting",
+        "",
+        "verdict",
+        "claim",
+        "measured",
+    )
+    unjudged = 0
     for section in sections:
-        # At smoke scale nothing has been learnt that could be judged.
-        for verdict in section.verdicts if section.setting.scale != "smoke" else ():
+        if section.setting.scale == "smoke":  # nothing has been learnt that could be judged
+            unjudged += len(section.verdicts)
+            continue
+        for verdict in section.verdicts:
             shown.add_row(
                 section.setting.label,
                 section.experiment.name,
@@ -49,4 +66,6 @@ def write_report(out: Path, *, say: Callable[[str], None]) -> None:
                 verdict.number,
             )
     if shown.row_count:
-        console().print(shown)
+        screen.print(shown)
+    if unjudged:
+        say(f"Claims listed at smoke scale: {unjudged}. None is judged: too little is learnt.")

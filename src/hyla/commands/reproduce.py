@@ -13,8 +13,9 @@ from cyclopts import Group, Parameter
 from rich.table import Table
 
 from hyla._environment import environment
-from hyla.commands.exits import UnfinishedError, usage_errors
-from hyla.commands.options import check_folders
+from hyla.commands.completeness import check_trained, listed
+from hyla.commands.exits import UnfinishedError, continued_after_ctrl_c, usage_errors
+from hyla.commands.options import check_at_least_one, check_folders, check_writable
 from hyla.commands.output import console, table
 from hyla.commands.report import write_report
 from hyla.commands.slurm_jobs import check_launcher, train_on_slurm
@@ -36,7 +37,7 @@ from hyla.lab.results import Tables, method_key, stored_settings
 from hyla.lab.setting import Setting
 from hyla.lab.store import Row
 from hyla.lab.sweep import Share
-from hyla.lab.workers import train_shares
+from hyla.lab.workers import Outcome, train_shares
 from hyla.training import Interrupted
 from hyla.training.loop import resolve_device
 
@@ -44,7 +45,12 @@ _EFFORT = Group("How much of it", sort_key=1)
 _RUN = Group("Where and how it runs", sort_key=2)
 _SLURM = Group("Slurm: what each job asks for", sort_key=3)
 
+_OUT = Path("results/lab")
+# Apart, as its numbers mean nothing, and git ignores it.
+_SMOKE_OUT = Path("results/smoke")
 
+
+@continued_after_ctrl_c()
 def reproduce(
     *names: Annotated[str, Parameter(negative=())],
     scale: Annotated[str, Parameter(group=_EFFORT)] = "laptop",
@@ -55,7 +61,7 @@ def reproduce(
     precision: Annotated[str, Parameter(group=_EFFORT)] = "float32",
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     root: Annotated[Path, Parameter(group=_RUN)] = Path("runs/lab"),
-    out: Annotated[Path, Parameter(group=_RUN)] = Path("results/lab"),
+    out: Annotated[Path | None, Parameter(group=_RUN)] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=_RUN)] = "auto",
     workers: Annotated[int, Parameter(group=_RUN)] = 1,
     max_population: Annotated[int, Parameter(group=_RUN)] = 24,
@@ -70,7 +76,7 @@ def reproduce(
 
     Trains what a figure needs (models that several figures share are trained once), measures on
     the trained models, puts the numbers into small tables under OUT, and rebuilds the report there.
-    Kill it at any moment: the same command continues. `hyla report` rebuilds the report alone.
+    Kill it at any moment: the same command continues. `hyla report OUT` rebuilds the report alone.
 
     Examples:
 
@@ -104,7 +110,8 @@ def reproduce(
     root
         Folder of the run directories; on a cluster, one that all nodes share.
     out
-        Folder of the tables, figures and the report.
+        Folder of the tables, figures and the report. (default: results/smoke at smoke scale, else
+        results/lab)
     device
         auto takes the GPU if there is one.
     workers
@@ -131,14 +138,17 @@ def reproduce(
         if not names:
             out_console.print(_listing(load_all(["all"])))
             return
+        check_at_least_one(
+            seeds=seeds, shorten=shorten, workers=workers, max_population=max_population
+        )
         setting = Setting(scale=scale, shorten=shorten, precision=precision)
         effort = Effort(seeds=seeds, search=search, only=_only(only or []))
         experiments = load_all(names)
         check_only(experiments, setting, effort)
-        check_folders(root=root, out=out)
-        for name, number in (("workers", workers), ("max-population", max_population)):
-            if number < 1:
-                raise ValueError(f"--{name} must be at least 1, got {number}")
+        if out is None:
+            out = _SMOKE_OUT if setting.scale == "smoke" else _OUT
+        check = check_folders if dry_run else check_writable
+        check(root=root, out=out)
         check_launcher(launcher, max_seconds=max_seconds, wait=wait, options=slurm, workers=workers)
         # A dry run for a GPU may happen where there is none.
         where = torch.device(device) if dry_run and device != "auto" else resolve_device(device)
@@ -152,12 +162,16 @@ def reproduce(
     if dry_run:
         out_console.print(_populations(shares, where.type, measured))
     out_console.print(_costs(experiments, shares, setting, effort, where.type, measured))
+    say("The estimates are of training steps alone: evaluation, measuring and report come on top.")
+    for experiment in experiments:
+        if experiment.measurement is not None and experiment.measurement.announce is not None:
+            say(f"{experiment.name}: {experiment.measurement.announce(setting, root)}")
     if dry_run:
         return
 
     deadline = time.monotonic() + (math.inf if max_seconds is None else max_seconds)
     unfinished = [share for share in shares if not share.finished]
-    failures: list[str] = []
+    outcome = Outcome()
     stopped: Interrupted | None = None
     if unfinished and launcher == "slurm":
         found = train_on_slurm(
@@ -165,10 +179,10 @@ def reproduce(
         )
         if found is None:
             return
-        failures = found
+        outcome.failures = found
     elif unfinished:
         try:
-            failures = train_shares(
+            outcome = train_shares(
                 unfinished,
                 root=root,
                 device=device,
@@ -186,7 +200,7 @@ def reproduce(
         try:
             for name, experiment in _measurements(experiments).items():
                 if unfinished or remeasure or not tables.measured(name):
-                    with _noting_failures(name, failures, say):
+                    with _noting_failures(name, outcome.failures, say):
                         count = measure(
                             experiment, tables, root=root, device=device, deadline=deadline
                         )
@@ -194,10 +208,13 @@ def reproduce(
         except Interrupted as stop:
             stopped = stop
     if report and stored_settings(out):
-        write_report(out, say=say)
+        write_report(out, out_console)
     if stopped is not None:
         raise stopped
-    _check_complete(shares, failures)
+    check_trained(shares, outcome.failures, outcome.busy)
+    if outcome.failures:
+        reasons = listed(outcome.failures)
+        raise UnfinishedError(f"all is trained, but not all could be measured:{reasons}")
 
 
 @contextmanager
@@ -284,6 +301,9 @@ def _costs(
     )
 
     def add(name: str, own: Sequence[Share], title: str) -> None:
+        if not own:  # what it may train, its measurement does
+            shown.add_row(name, "-", "-", "-", title)
+            return
         models = sum(len(share.config.members) for share in own)
         finished = sum(len(share.config.members) for share in own if share.finished)
         left = sum(_seconds(share, device, measured) for share in own)
@@ -295,15 +315,3 @@ def _costs(
         add(experiment.name, own, experiment.title)
     add("together", shares, "")
     return shown
-
-
-def _check_complete(shares: Sequence[Share], failures: Sequence[str]) -> None:
-    left = sum(not share.finished for share in shares)
-    reasons = "".join(f"\n  {failure}" for failure in failures)
-    if left:
-        raise UnfinishedError(
-            f"{left} of {len(shares)} populations are not finished; the same command continues "
-            f"them.{reasons}"
-        )
-    if failures:
-        raise UnfinishedError(f"all is trained, but not all could be measured:{reasons}")

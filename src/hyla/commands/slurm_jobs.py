@@ -1,6 +1,5 @@
 """Submitting populations to Slurm and waiting for them in the terminal."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from hyla.commands.exits import usage_errors
+from hyla.commands.options import check_max_seconds
 from hyla.commands.output import table
 from hyla.lab.launch import SlurmJobs, SlurmOptions, submit
 from hyla.lab.sweep import Share
@@ -24,7 +24,7 @@ def check_launcher(
     options: SlurmOptions | None,
     workers: int = 1,
 ) -> None:
-    """Raise a ValueError for an option of the other launcher: this one would ignore it."""
+    """Raise a ValueError for an option of the other launcher, which this one would ignore."""
     if launcher == "slurm":
         if max_seconds is not None:
             raise ValueError("--max-seconds is for --launcher local; here, use --slurm.time")
@@ -34,8 +34,7 @@ def check_launcher(
     for name, given in (("--slurm.*", options is not None), ("--no-wait", not wait)):
         if given:
             raise ValueError(f"{name} is for --launcher slurm, and here nothing is submitted")
-    if max_seconds is not None and math.isnan(max_seconds):
-        raise ValueError("--max-seconds must be a number of seconds, got nan")
+    check_max_seconds(max_seconds)
 
 
 def train_on_slurm(

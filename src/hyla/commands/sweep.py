@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hyla._errors import install_command
-from hyla.commands.exits import UnfinishedError, usage_errors
-from hyla.commands.options import check_folders
+from hyla.commands.completeness import check_trained
+from hyla.commands.exits import continued_after_ctrl_c, usage_errors
+from hyla.commands.options import check_at_least_one, check_folders, check_writable
 from hyla.commands.output import HEADINGS, console, table
 from hyla.commands.slurm_jobs import check_launcher, train_on_slurm
 from hyla.lab.launch import SlurmOptions, train_locally
@@ -31,6 +32,7 @@ from hyla.training.objectives import objective_of
 _SLURM = Group("Slurm: what each job asks for", sort_key=2)
 
 
+@continued_after_ctrl_c()
 def sweep(
     grid: Path,
     /,
@@ -98,7 +100,9 @@ def sweep(
 
     with usage_errors():
         methods = read_sweep(grid)
-        check_folders(root=root, out=out)
+        check_at_least_one(max_population=max_population)
+        check = check_folders if dry_run else check_writable
+        check(root=root, out=out)
         shares = plan(methods, root, max_population)
         check_launcher(launcher, max_seconds=max_seconds, wait=wait, options=slurm)
         if launcher == "local":
@@ -111,8 +115,9 @@ def sweep(
 
     unfinished = [share for share in shares if not share.finished]
     failures: list[str] = []
+    busy: list[Share] = []
     if unfinished and launcher == "local":
-        train_locally(
+        busy = train_locally(
             unfinished,
             root=root,
             device=device,
@@ -129,7 +134,7 @@ def sweep(
 
     shares = plan(methods, root, max_population)
     _collect(methods, shares, out / grid.stem, out_console)
-    _check_complete(shares, failures)
+    check_trained(shares, failures, busy)
 
 
 def _populations(shares: Sequence[Share]) -> Table:
@@ -186,13 +191,3 @@ def _collect(methods: Sequence[Method], shares: Sequence[Share], path: Path, out
         note = "" if len(written) > 1 else needs
         line = f"{len(rows)} models in {places}{note}"
         out.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _check_complete(shares: Sequence[Share], failures: Sequence[str]) -> None:
-    left = sum(not share.finished for share in shares)
-    if left:
-        reasons = "".join(f"\n  {failure}" for failure in failures)
-        raise UnfinishedError(
-            f"{left} of {len(shares)} populations are not finished; the same command continues "
-            f"them.{reasons}"
-        )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
-from hyla.commands.exits import usage_errors
+from hyla.commands.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.options import (
     AttentionName,
     EvaluationOptions,
@@ -16,10 +16,11 @@ from hyla.commands.options import (
     ScaleName,
     TaskName,
     TaskOptions,
-    check_folders,
+    check_max_seconds,
     check_model_options,
     check_task,
     check_task_options,
+    check_writable,
     given,
 )
 from hyla.commands.output import HEADINGS, console, score, table
@@ -64,6 +65,7 @@ train.command(
 
 
 @train.default
+@continued_after_ctrl_c()
 def train_task(
     task: TaskName,
     /,
@@ -178,7 +180,8 @@ def train_task(
         settings = config_from_tree(merge(tree, chosen))
         check_model_options(model, settings.model)
         settings.check_device(resolve_device(device))
-        check_folders(root=root)
+        check_max_seconds(max_seconds)
+        check_writable(root=root)
 
     summary = train_population(
         settings,

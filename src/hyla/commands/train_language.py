@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from hyla.commands.exits import usage_errors
+from hyla.commands.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.options import (
     AttentionName,
     PrecisionName,
     ScaleName,
-    check_folders,
+    check_max_seconds,
+    check_writable,
     given,
     make_options,
     optional_fields,
@@ -60,6 +61,7 @@ _MODEL = Group("Model", sort_key=4)
 _EVALUATION = Group("Evaluation", sort_key=5)
 
 
+@continued_after_ctrl_c()
 def train_language(
     data: Path,
     /,
@@ -181,7 +183,8 @@ def train_language(
         )
         ranks = Ranks(device)
         check_execution(settings, execution, ranks)
-        check_folders(root=root)
+        check_max_seconds(max_seconds)
+        check_writable(root=root)
 
     def sinks(path: Path, names: Sequence[str]) -> list[MetricSink]:
         return open_sinks(

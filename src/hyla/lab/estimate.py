@@ -1,9 +1,10 @@
-"""How long a population will take, before it starts.
+"""How long the training of a population will take, before it starts.
 
 A step of P models takes about ``latency + P · work``: the first part is the same however small the
 models are, the second grows with them. Both were measured with the paper's models (`hyla bench
 train`, results/bench); other shapes are scaled by their arithmetic. An estimate, right within a
 factor of two or so; where the store holds the same method on the same device, its clock is used.
+Evaluations between the steps, measuring and the report are not in it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -129,5 +130,8 @@ def _arithmetic(config: TrainConfig, *, experts: int | None = None) -> float:
 
 
 def in_words(seconds: float) -> str:
-    """A duration, rounded: 0:02:10, or days."""
-    return str(timedelta(seconds=round(seconds)))
+    """A duration, rounded: 0:02:10, 1.5 days, 2,690 days."""
+    days = seconds / timedelta(days=1).total_seconds()
+    if days < 1:
+        return str(timedelta(seconds=round(seconds)))
+    return f"{days:,.{1 if days < 10 else 0}f} days"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ _SECONDS_FOR_SECOND_SIGNAL = 3.0
 _SECONDS_BETWEEN_LOOKS = 2.0
 # Slurm forgets a job a while after its end, and may fail to answer: do not believe a single look.
 _LOOKS_UNTIL_LOST = 5
+_COMMANDS = ("sbatch", "srun", "squeue")
 _RECORD = "populations.json"
 """Run directories, and the jobs that were last submitted for them."""
 
@@ -39,18 +41,44 @@ def train_locally(
     device: str = "auto",
     max_seconds: float = math.inf,
     say: Callable[[str], None],
-) -> None:
-    """Train one population after the other; one that another process holds is left to it.
+) -> list[Share]:
+    """Train one population after the other; return those that other processes are training.
 
     Raises `Interrupted` as `train` does, with everything so far on disk.
     """
+
+    def train_one(share: Share, seconds: float) -> None:
+        train(share.config, root=root, device=device, max_seconds=seconds)
+
+    return train_in_turn(shares, train_one, max_seconds=max_seconds, say=say)
+
+
+def train_in_turn(
+    shares: Sequence[Share],
+    train_one: Callable[[Share, float], None],
+    *,
+    max_seconds: float,
+    say: Callable[[str], None],
+) -> list[Share]:
+    """Call `train_one` on each share and the seconds that are left; return the busy ones."""
     deadline = time.monotonic() + max_seconds
+    busy = []
     for number, share in enumerate(shares, start=1):
-        say(f"population {number} of {len(shares)}: {share.method} ({share.state})")
+        place = f"population {number} of {len(shares)}: {share.method}"
+        say(f"{place} ({share.state})")
         try:
-            train(share.config, root=root, device=device, max_seconds=deadline - time.monotonic())
+            train_one(share, deadline - time.monotonic())
         except RunBusyError as error:
-            say(str(error))
+            say(left_to_another(error))
+            busy.append(share)
+        except Interrupted as stop:
+            raise Interrupted(f"{place}: {stop}", stop.reason) from stop
+    return busy
+
+
+def left_to_another(error: RunBusyError) -> str:
+    """Say why a population is not trained here."""
+    return f"another process is training it: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +163,10 @@ class SlurmJobs:
         """Yield the state of every job again and again, until all have ended."""
         missing = [0] * len(self.jobs)
         while True:
-            queue = _queue()
+            try:
+                queue = _queue()
+            except _NoAnswerError:
+                queue = None
             states = []
             for i, job in enumerate(self.jobs):
                 if job.paths.result_pickle.exists():
@@ -163,11 +194,12 @@ class SlurmJobs:
         return trace.splitlines()[-1]
 
 
-def _queue() -> dict[str, str] | None:
-    """Return the states of the user's jobs that wait or run; None if Slurm does not say.
+class _NoAnswerError(Exception):
+    """Slurm does not say what is in the queue."""
 
-    (sacct would need accounting.)
-    """
+
+def _queue() -> dict[str, str]:
+    """Return the states of the user's jobs that wait or run (sacct would need accounting)."""
     answer = subprocess.run(
         ["squeue", "--noheader", "--array", "--format=%i %T", "--me"],
         capture_output=True,
@@ -175,7 +207,8 @@ def _queue() -> dict[str, str] | None:
         check=False,
     )
     if answer.returncode:
-        return None
+        said = answer.stderr.strip().splitlines()
+        raise _NoAnswerError(f" ({said[-1]})" if said else "")
     lines = (line.split() for line in answer.stdout.splitlines())
     return {job: state.lower() for job, state in lines}
 
@@ -192,23 +225,26 @@ def submit(
         from submitit.core.utils import FailedJobError
     except ImportError as error:
         raise ValueError(f"submitit is not installed: {install_command('slurm')}") from error
+    if missing := [name for name in _COMMANDS if shutil.which(name) is None]:
+        raise ValueError(
+            f"Slurm's commands are not found here ({', '.join(missing)}): run this where jobs are "
+            "submitted, or use --launcher local"
+        )
     log = root.absolute() / "slurm"
-    try:
-        executor = submitit.SlurmExecutor(log, max_num_timeout=_MOST_TIMEOUTS)
-    except RuntimeError as error:
-        raise ValueError(f"{error} Or use --launcher local.") from error
+    executor = submitit.SlurmExecutor(log, max_num_timeout=_MOST_TIMEOUTS)
     parameters = {name: value for name, value in asdict(options).items() if value is not None}
     executor.update_parameters(
         job_name="hyla", additional_parameters={"requeue": True}, **parameters
     )
     record = log / _RECORD
     submitted = _submitted(record)
-    queue = _queue()
-    if queue is None:
+    try:
+        queue = _queue()
+    except _NoAnswerError as error:
         raise ValueError(
-            "squeue does not say what is in the queue; nothing was submitted, lest it be twice: "
-            "see whether `squeue --me` works, and run this again"
-        )
+            f"squeue does not say what is in the queue{error}; nothing was submitted, lest it be "
+            "twice: run this again where `squeue --me` works, or use --launcher local"
+        ) from error
     waiting = [share for share in shares if submitted.get(share.path.name) in queue]
     new = [share for share in shares if submitted.get(share.path.name) not in queue]
     jobs: Sequence[submitit.Job[None]] = []

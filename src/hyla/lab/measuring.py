@@ -64,3 +64,5 @@ class Measurement:
 
     name: str
     measure: Callable[[Measuring], list[Row]]
+    announce: Callable[[Setting, Path], str] | None = None
+    """Say, of the folder of the runs, what it takes that no estimate of populations has."""

@@ -95,6 +95,9 @@ def check_only(experiments: Sequence[Experiment], setting: Setting, effort: Effo
         for method in methods_of(experiment, setting, everything)
         for member in method.config.members
     ]
+    if effort.only and not models:
+        names = " and ".join(experiment.name for experiment in experiments)
+        raise ValueError(f"--only chooses among models, but {names} trains none: leave it out")
     known = {key for model in models for key in model}
     for key, wanted in effort.only.items():
         if key not in known:

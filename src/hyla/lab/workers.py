@@ -11,10 +11,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from hyla.lab.compact import compact
+from hyla.lab.launch import left_to_another, train_in_turn
 from hyla.lab.sweep import Share
 from hyla.training import Interrupted, TrainConfig, train
 from hyla.training.checkpoint import newest_step
@@ -26,16 +28,25 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_LINES = 30.0
 # A worker that is compiling notices a stop afterwards; what it has saved survives being killed.
 _SECONDS_TO_STOP = 30.0
+# What a worker answers of a population.
+_FINISHED, _BUSY, _FAILED = "finished", "busy", "failed"
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What came of shares that were to be trained, beside those that are finished now."""
+
+    failures: list[str] = field(default_factory=list)
+    """A line for each that failed."""
+    busy: list[Share] = field(default_factory=list)
+    """Those that other processes are training."""
 
 
 def train_share(
     config: TrainConfig, *, root: Path, device: str, max_seconds: float = float("inf")
 ) -> str:
     """Train a population and drop what only a longer training would need; say how it went."""
-    try:
-        summary = train(config, root=root, device=device, max_seconds=max_seconds)
-    except RunBusyError as error:
-        return str(error)
+    summary = train(config, root=root, device=device, max_seconds=max_seconds)
     compact(run_path(config, root))
     return f"finished in {summary['seconds']:.0f} s"
 
@@ -48,8 +59,8 @@ def train_shares(
     workers: int,
     max_seconds: float,
     say: Callable[[str], None],
-) -> list[str]:
-    """Train the shares with `workers` processes, or in this one, and return what failed.
+) -> Outcome:
+    """Train the shares with `workers` processes, or in this one.
 
     A population that fails does not keep the others from being trained. Raises `Interrupted` after
     a signal or `max_seconds`, with everything so far on disk.
@@ -57,7 +68,7 @@ def train_shares(
     if workers == 1:
         return _train_here(shares, root=root, device=device, max_seconds=max_seconds, say=say)
     waiting = list(enumerate(shares, start=1))
-    failures: list[str] = []
+    outcome = Outcome()
     with StopRequest(max_seconds=max_seconds) as stop:
         crew = [_Worker(slot, workers, root, device) for slot in range(min(workers, len(shares)))]
         try:
@@ -73,12 +84,10 @@ def train_shares(
                     if stop.requested:  # Ctrl-C reaches the workers too, and they just leave
                         break
                     worker = next(w for w in crew if w.connection is connection)
-                    failure = _outcome(worker, say)
-                    if failure is not None:
-                        failures.append(failure)
-                        if not worker.process.is_alive():  # it died: another takes its place
-                            worker.close()
-                            crew[crew.index(worker)] = _Worker(worker.slot, workers, root, device)
+                    _take_answer(worker, outcome, say)
+                    if not worker.process.is_alive():  # it died: another takes its place
+                        worker.close()
+                        crew[crew.index(worker)] = _Worker(worker.slot, workers, root, device)
                 if time.monotonic() - spoken > _SECONDS_BETWEEN_LINES:
                     spoken = time.monotonic()
                     say("; ".join(w.progress(w.share) for w in crew if w.share is not None))
@@ -90,7 +99,7 @@ def train_shares(
             "unfinished; the same command continues them",
             stop.reason,
         )
-    return failures
+    return outcome
 
 
 def _train_here(
@@ -100,20 +109,24 @@ def _train_here(
     device: str,
     max_seconds: float,
     say: Callable[[str], None],
-) -> list[str]:
-    deadline = time.monotonic() + max_seconds
-    failures = []
-    for number, share in enumerate(shares, start=1):
-        say(f"population {number} of {len(shares)}: {share.method} ({share.state})")
-        left = deadline - time.monotonic()
+) -> Outcome:
+    outcome = Outcome()
+
+    def train_one(share: Share, seconds: float) -> None:
         try:
-            train_share(share.config, root=root, device=device, max_seconds=left)
-        except Interrupted:
+            train_share(share.config, root=root, device=device, max_seconds=seconds)
+        except (Interrupted, RunBusyError):
             raise
         except Exception as error:
             traceback.print_exc()
-            failures.append(f"{share.method} ({share.path.name}): {_last_line(error)}")
-    return failures
+            outcome.failures.append(_failure(share, _last_line(error)))
+
+    outcome.busy = train_in_turn(shares, train_one, max_seconds=max_seconds, say=say)
+    return outcome
+
+
+def _failure(share: Share, message: str) -> str:
+    return f"{share.method} ({share.path.name}): {message}"
 
 
 def _last_line(error: Exception) -> str:
@@ -151,17 +164,20 @@ class _Worker:
         self.process.join()
 
 
-def _outcome(worker: _Worker, say: Callable[[str], None]) -> str | None:
-    """Take the worker's answer; return what went wrong, if anything did."""
+def _take_answer(worker: _Worker, outcome: Outcome, say: Callable[[str], None]) -> None:
+    """Say how the worker's population went, and note what is not finished."""
     share, worker.share = worker.share, None
     assert share is not None
     try:
-        went_well, message = worker.connection.recv()
+        state, message = worker.connection.recv()
     except EOFError:
         worker.process.join()
-        went_well, message = False, f"its process ended with code {worker.process.exitcode}"
+        state, message = _FAILED, f"its process ended with code {worker.process.exitcode}"
     say(f"{share.method}: {message}")
-    return None if went_well else f"{share.method} ({share.path.name}): {message}"
+    if state == _FAILED:
+        outcome.failures.append(_failure(share, message))
+    elif state == _BUSY:
+        outcome.busy.append(share)
 
 
 def _dismiss(crew: Sequence[_Worker]) -> None:
@@ -189,12 +205,14 @@ def _work(orders: Connection, slot: int, workers: int, root: Path, device: str, 
             except EOFError:
                 return
             try:
-                answer = True, train_share(config, root=root, device=device)
+                answer = _FINISHED, train_share(config, root=root, device=device)
             except Interrupted:
                 return
+            except RunBusyError as error:
+                answer = _BUSY, left_to_another(error)
             except Exception as error:  # one population's failure is not the others'
                 traceback.print_exc()
-                answer = False, f"{_last_line(error)} (see {log})"
+                answer = _FAILED, f"{_last_line(error)} (see {log})"
             orders.send(answer)
 
 

@@ -16,7 +16,7 @@ def check_precision(precision: str) -> None:
     if precision not in PRECISIONS:
         raise ValueError(
             f"precision {precision!r} is unknown{nearest(precision, PRECISIONS)}; "
-            f"choose from {PRECISIONS}"
+            f"choose from {', '.join(PRECISIONS)}"
         )
 
 

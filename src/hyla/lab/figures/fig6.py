@@ -18,6 +18,7 @@ from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
 from hyla.lab.panels import label_of
 from hyla.lab.results import Results
 from hyla.lab.selection import Estimate, estimate, setting_of
+from hyla.lab.setting import Setting
 from hyla.lab.store import Row, StoredRun, curve_rows, origin_of, read_runs
 from hyla.nn.decoders import decoder_config
 from hyla.tasks.language import Corpus, Settings, TextFiles, prepare
@@ -60,11 +61,33 @@ def _measure(measuring: Measuring) -> list[Row]:
                 rows += _rows(run)
     if not rows:
         raise NotAvailableError(
-            f"there is neither a corpus nor a language model of {scale} scale: prepare one with "
-            f"`hyla data prepare {measuring.root / 'corpus'} FILES`, or train with `hyla train "
-            f"language CORPUS --scale {scale} --root {measuring.root}`"
+            f"there is neither a corpus nor a language model of {scale} scale: "
+            f"{_ways_to_get_some(scale, measuring.root)}"
         )
     return rows
+
+
+def _announce(setting: Setting, root: Path) -> str:
+    """Say that it trains language models, and on which corpus, or how to get one."""
+    if setting.scale == "smoke":
+        return "trains three language models of smoke scale, without an estimate"
+    if _corpus_folder(root).exists():
+        return f"trains three language models on {_corpus_folder(root)}, without an estimate"
+    return (
+        f"needs a corpus in {_corpus_folder(root)}, or language models under {root}: "
+        f"{_ways_to_get_some(setting.scale, root)}"
+    )
+
+
+def _ways_to_get_some(scale: str, root: Path) -> str:
+    return (
+        f"prepare one with `hyla data prepare {_corpus_folder(root)} FILES`, or train with `hyla "
+        f"train language CORPUS --scale {scale} --root {root}`"
+    )
+
+
+def _corpus_folder(root: Path) -> Path:
+    return root / "corpus"
 
 
 def _departures(run: StoredRun, scale: str) -> str:
@@ -83,7 +106,7 @@ def _corpus(measuring: Measuring) -> Corpus | None:
     """Return the corpus beside the runs; at smoke scale this package's own text serves as one."""
     if measuring.setting.scale == "smoke":
         return _smoke_corpus(measuring.root)
-    folder = measuring.root / "corpus"
+    folder = _corpus_folder(measuring.root)
     return Corpus.open(folder) if folder.exists() else None
 
 
@@ -261,7 +284,7 @@ EXPERIMENT = Experiment(
     title="Figure 6: language modelling",
     shows="Validation loss over the course of training: HYLA improves over linear attention and "
     "comes close to softmax attention.",
-    measurement=Measurement(name="fig6", measure=_measure),
+    measurement=Measurement(name="fig6", measure=_measure, announce=_announce),
     figure=_figure,
     table=_table,
     verdicts=_verdicts,
