@@ -213,6 +213,8 @@ for die_in in moments:
         assert torch.equal(loaded.tensors["x"], megabytes + loaded.step)
         assert loaded.step >= steps[-1]
         steps.append(loaded.step)
+    if steps[-1] <= 2 and len(moments) < 60:  # a busy machine finishes no write in so short a time
+        moments.append(None)
 checkpoint.save(directory, steps[-1] + 1, {"x": megabytes}, {}, fingerprint=run)
 print(json.dumps({"warnings": warnings, "steps": steps, "leftovers": leftovers}))
 """
