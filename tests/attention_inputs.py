@@ -5,7 +5,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hyla.attention import AttentionSpec, resolve_spec
+from hyla.attention import PRESETS, AttentionSpec, resolve_spec
+
+FAMILY = (
+    *PRESETS,
+    "hyla.rms4",
+    "hyla.expected",
+    "hyla.silu.plain16",
+    "softmax.expected",
+    "hyla_deep.expected2",
+    "hyla_residual_minus_rmshead.rms2",
+)
+"""Names that reach every value of each of the family's three axes."""
 
 
 def operands(

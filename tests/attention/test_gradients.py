@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from attention_inputs import operands
-from hyla.attention import PRESETS, attention
+from attention_inputs import FAMILY, operands
+from hyla.attention import attention
 
-every_preset = pytest.mark.parametrize("name", PRESETS)
+every_preset = pytest.mark.parametrize("name", FAMILY)
 
 
 @every_preset

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from attention_inputs import operands
-from hyla.attention import PRESETS, attention
+from attention_inputs import FAMILY, operands
+from hyla.attention import attention
 
-every_preset = pytest.mark.parametrize("name", PRESETS)
+every_preset = pytest.mark.parametrize("name", FAMILY)
 
 REAL = {
     "left": [False, False, False, True, True, True, True],
@@ -139,7 +139,7 @@ def test_nothing_in_nothing_out(name, empty):
     assert q.grad.shape == q.shape
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
+@pytest.mark.parametrize("name", sorted(FAMILY))
 def test_not_even_a_nan_leaves_the_padding(name):
     q, k, v, options = operands(name, queries=5)
     real = torch.tensor([True, True, False, True, False])

@@ -35,7 +35,11 @@ def hidden_layer(code: Tensor, v: Tensor, phi) -> Tensor:
     return torch.einsum("bhqk,bqkd->bqhd", code, phi(torch.einsum("bhqk,bkhd->bqkd", code, v)))
 
 
-# Each row written out once more, by hand, from Table A1.
+def both(code: Tensor, v: Tensor) -> Tensor:
+    return pool(code, v) + hidden_layer(code, v, F.relu)
+
+
+# Each row written out once more, by hand, from Table A1; the residual ones are ours.
 ROWS = {
     "softmax": lambda s, v: pool(s.softmax(-1), v),
     "linear": lambda s, v: pool(s, v),
@@ -49,6 +53,9 @@ ROWS = {
     "hyla_minus_rmshead_plus_softmax": lambda s, v: hidden_layer(s.softmax(-1), v, F.relu),
     "hyla_plus_softmax": lambda s, v: hidden_layer(rms_head(s.softmax(-1)), v, F.relu),
     "hyla_plus_softmax_last": lambda s, v: hidden_layer(rms_head(s).softmax(-1), v, F.relu),
+    "hyla_residual": lambda s, v: both(rms_head(s), v),
+    "hyla_residual_minus_rmshead": lambda s, v: both(s, v),
+    "hyla_residual_minus_rmshead_plus_softmax": lambda s, v: both(s.softmax(-1), v),
 }
 
 
@@ -98,7 +105,7 @@ def test_phi_by_name(phi):
     torch.testing.assert_close(attention(q, k, v, attention=spec), want)
 
 
-@pytest.mark.parametrize("value", ["activated", "pooled", "hidden", "deep"])
+@pytest.mark.parametrize("value", ["activated", "pooled", "hidden", "deep", "residual"])
 def test_phi_can_be_any_callable(value):
     def named(phi):
         return AttentionSpec(normalisation="rms_head", value=value, phi=phi)

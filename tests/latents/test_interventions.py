@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hyla.attention import PRESETS
+from attention_inputs import FAMILY
 from hyla.attention.hypernetwork import linear_value_network
 from hyla.latents import (
     Site,
@@ -42,7 +42,7 @@ def outputs(network, x, edits):
         return network(x)
 
 
-@pytest.mark.parametrize("attention", sorted(PRESETS))
+@pytest.mark.parametrize("attention", sorted(FAMILY))
 def test_its_own_code_changes_nothing(attention):
     network, x = model(attention=attention), torch.randn(3, 7, 5)
     want, seen = run_recorded(network, x, pairs=LAST)

@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
-from hyla.attention import PRESETS
+from attention_inputs import FAMILY
 from hyla.nn import MultiHeadAttention
 
 LISTED = [(-1, -1), (-1, 0), (2, 1)]
@@ -18,7 +18,7 @@ def layer(attention: str = "hyla", **options) -> MultiHeadAttention:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("attention", sorted(PRESETS))
+@pytest.mark.parametrize("attention", sorted(FAMILY))
 def test_codes_of_pairs_are_picked_from_the_code_of_all(attention, causal, masked):
     attend, x = layer(attention), torch.randn(2, 5, 8)
     options = {

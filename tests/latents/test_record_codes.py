@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hyla.attention import PRESETS
+from attention_inputs import FAMILY
 from hyla.latents import Site, UnsupportedModelError, record_codes, run_recorded, stream_codes
 from hyla.latents.observe import Observer, observing
 from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
@@ -32,7 +32,7 @@ def inputs(batch: int = 3) -> Tensor:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("attention", sorted(PRESETS))
+@pytest.mark.parametrize("attention", sorted(FAMILY))
 def test_codes_are_those_of_the_forward_pass(attention, causal):
     network, x = model(attention=attention, causal=causal), inputs()
     table = record_codes(network, x, pairs="all")

@@ -7,7 +7,7 @@ that do take a minute each on two cores, and all but one of those wait for `make
 import pytest
 import torch
 
-from hyla.attention import PRESETS
+from attention_inputs import FAMILY
 from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
 
 # torch's own: inductor, when it is first imported, uses what torch deprecates.
@@ -49,7 +49,7 @@ def test_layer_with_mask_and_bias(name, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", FAMILY)
 def test_cross_attention_of_every_preset(name):
     layer = MultiHeadAttention(12, 3, attention=name, rotary=True)
     assert_same_compiled(layer, torch.randn(2, 5, 12), torch.randn(2, 7, 12), backend="aot_eager")

@@ -16,7 +16,7 @@ def queries_per_chunk(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> i
     """How many queries to attend from at once so that the pairwise tensors stay small."""
     B, Tq, H, _ = q.shape
     Dv = v.shape[-1]
-    width = {"hidden": max(H, Dv), "deep": H * Dv}.get(spec.value, H)
+    width = {"hidden": max(H, Dv), "residual": max(H, Dv), "deep": H * Dv}.get(spec.value, H)
     per_query = B * k.shape[1] * width
     if Tq * per_query <= MAX_PAIRWISE_ELEMENTS:  # a condition that torch.export can reason about
         return Tq

@@ -2,13 +2,16 @@
 
 import re
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from hyla.attention import linear, softmax
+from hyla.attention.output import keys_before, keys_in_packing
 from hyla.attention.spec import AttentionSpec
+from hyla.attention.start import Number
 
 if TYPE_CHECKING:
     from hyla.attention.kernels.packing import Packing
@@ -43,6 +46,60 @@ def try_fused(
 
     With `if_faster`, a kernel that was measured to be slower than the reference path is none.
     """
+    parts = [spec]
+    if spec.value == "residual":  # two members of the family with the same code, added up
+        parts = [replace(spec, value=value) for value in ("linear", "hidden")]
+    total: Tensor | None = None
+    for part in parts:
+        out = _sum_over_keys(
+            q,
+            k,
+            v,
+            spec=part,
+            scale=scale,
+            eps=eps,
+            causal=causal,
+            bias=bias,
+            mask=mask,
+            value_weight=value_weight,
+            code_multiplier=code_multiplier,
+            packing=packing,
+            if_faster=if_faster,
+        )
+        if isinstance(out, str):
+            return out
+        total = out if total is None else total + out
+    assert total is not None
+    if (spec.output, spec.gain) == ("plain", 1):
+        return total
+    return spec.finish(total, _keys_seen(q, k, mask, causal, packing))
+
+
+def _keys_seen(
+    q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, packing: "Packing | None"
+) -> Number:
+    if packing is not None:
+        return keys_in_packing(packing.key_starts, q.shape[1], causal=causal)
+    padding = None if mask is None else _with_batch_axis(mask)[:, 0, 0].expand(-1, k.shape[1])
+    return keys_before(q.shape[1], k.shape[1], padding=padding, causal=causal, device=q.device)
+
+
+def _sum_over_keys(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    spec: AttentionSpec,
+    scale: float,
+    eps: float,
+    causal: bool,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    value_weight: Tensor | None,
+    code_multiplier: Tensor | None,
+    packing: "Packing | None",
+    if_faster: bool,
+) -> Tensor | str:
     if not (isinstance(spec.normalisation, str) and isinstance(spec.phi, str)):
         return "the kernels know normalisations and φ by name and one at a time"
     if value_weight is not None:

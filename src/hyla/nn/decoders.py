@@ -65,9 +65,9 @@ def training_flops_per_token(config: TransformerConfig) -> float:
 
     Every weight of a matrix product takes 2 forward and 4 backward. A query-key pair takes 2 · D
     a head for its score and 2 · Dv for each time the value network is applied: once where it is
-    linear, twice with a hidden layer. Causal attention counts the pairs that attend, half of all.
-    Linear attention has no need of pairs: 2 · D · Dv a head to sum up a key and value, and as much
-    to read the sum.
+    linear, twice with a hidden layer, three times with both. Causal attention counts the pairs that
+    attend, half of all. Linear attention has no need of pairs: 2 · D · Dv a head to sum up a key
+    and value, and as much to read the sum.
     """
     width = config.width_factor
     embed, mlp = width * config.embed_dim, width * config.mlp_dim
@@ -77,7 +77,7 @@ def training_flops_per_token(config: TransformerConfig) -> float:
     weights += embed * config.output_dim
     pairs = config.sequence_length * (0.5 if config.causal else 1.0)
     spec = resolve_spec(config.attention)
-    applied = 2 if spec.value in ("hidden", "deep") else 1
+    applied = {"hidden": 2, "deep": 2, "residual": 3}.get(spec.value, 1)
     attended = pairs * (qk + applied * v)
     if spec.normalisation == "none" and spec.value == "linear":
         attended = min(attended, 2 * qk * v / (width * config.num_heads))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hyla._errors import check_positive
 from hyla.attention import AttentionSpec, attention, resolve_spec
 from hyla.attention.api import without_masked_keys
+from hyla.attention.chunking import and_causal
 from hyla.attention.pairs import as_pairs
 from hyla.attention.precision import autocast_kind
 from hyla.attention.reference import value_network
@@ -141,11 +142,14 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend with what `edit_code` makes of the code."""
         _, code = attention(q, k, v, **options, return_code=True)
-        if options["mask"] is not None:
-            _, v = without_masked_keys(k, v, options["mask"])
+        mask = options["mask"]
+        if mask is not None:
+            _, v = without_masked_keys(k, v, mask)
+        if options["causal"]:
+            mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
         code = edit_code(code.to(torch.promote_types(code.dtype, torch.float32)))
         with torch.autocast(autocast_kind(q), enabled=False):
-            out = value_network(code, v, spec=self.spec, value_weight=self.value_weight)
+            out = value_network(code, v, spec=self.spec, mask=mask, value_weight=self.value_weight)
         out = self.out_proj(out.to(q.dtype).flatten(-2))
         if return_code is False:
             return out
