@@ -36,6 +36,8 @@ class AttentionSpec:
     normalisation: str | Normalisation | tuple[str | Normalisation, ...]
     value: str
     phi: str | Callable[[Tensor], Tensor] = "relu"
+    output: str = "plain"
+    gain: float = 1.0
 
     def __post_init__(self):
         if self.normalisation == ():
