@@ -300,11 +300,12 @@ def test_torch_accepts_the_operator(monkeypatch):
     use_plan(monkeypatch, PLAIN)
     (q, k, v, bias), _, _ = draw(PLAIN)
     tensors = [x.requires_grad_() for x in (q, k, v, bias)]
-    masks = (None, None, None, None, 0, 0)  # padding, multiplier and packing
-    options = ("small_head", "rms_head", "hidden", "relu", SCALE, EPS, False, False)
+    masks = (None, None, None, None, None, 0, 0)  # padding, multiplier, row factor and packing
+    stage = ("plain", 1.0, 1e-6)
+    options = ("small_head", "rms_head", "hidden", "relu", SCALE, EPS, False, *stage, False)
     operator = torch.ops.hyla.fused_attention.default
     torch.library.opcheck(operator, (*tensors, *masks, *options))
-    multiplied = (None, torch.rand(2, 5, 5), None, None, 0, 0)
+    multiplied = (None, torch.rand(2, 5, 5), None, None, None, 0, 0)
     torch.library.opcheck(operator, (*tensors, *multiplied, *options))
 
 

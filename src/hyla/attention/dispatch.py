@@ -40,11 +40,14 @@ def try_fused(
     value_weight: Tensor | None = None,
     code_multiplier: Tensor | None = None,
     packing: "Packing | None" = None,
+    row_factor: Tensor | None = None,
     if_faster: bool = False,
 ) -> Tensor | str:
     """Return the output computed by a fused kernel, or the reason why none can.
 
-    With `if_faster`, a kernel that was measured to be slower than the reference path is none.
+    `row_factor` [Bf, Tq] is what each query's output is multiplied by where the member's output is
+    "expected". With `if_faster`, a kernel that was measured to be slower than the reference path
+    is none.
     """
     parts = [spec]
     if spec.value == "residual":  # two members of the family with the same code, added up
@@ -112,6 +115,8 @@ def _sum_over_keys(
         reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
         if code_multiplier is not None:
             reason = "attention dropout is fused for heads up to 16, and not with a softmax"
+        if spec.output != "plain" or spec.gain != 1:
+            reason = "an output that is scaled is fused for heads up to 16, and not with a softmax"
         if reason is None:
             return attend(q, k, v, causal=causal, scale=scale)
         if spec.normalisation == "softmax" or q.shape[-1] >= linear.MIN_WIDTH:
@@ -132,6 +137,8 @@ def _sum_over_keys(
         scale=scale,
         eps=eps,
         causal=causal,
+        output="rows" if spec.output == "expected" else spec.output,
+        gain=spec.gain,
     )
     arguments: dict[str, Any] = {
         "bias": None if bias is None else _with_batch_axis(bias).expand(-1, *pairwise),
@@ -142,6 +149,7 @@ def _sum_over_keys(
         if code_multiplier is None
         else _with_batch_axis(code_multiplier)[:, 0].expand(-1, *pairwise[1:]),
         "packing": packing,
+        "row_factor": row_factor,
         "formula": formula,
     }
     kernel, reason = choose_kernel(q, k, v, **arguments)

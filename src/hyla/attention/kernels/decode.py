@@ -9,6 +9,7 @@ from torch import Tensor
 from hyla.attention.kernels import nvrtc
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
+from hyla.attention.kernels.output_stage import finish
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.tensors import KINDS, Tensor4, aligned, tensor4, why_apart
 
@@ -69,8 +70,11 @@ def forward(
     multiplier: None,
     packing: None,
     formula: Formula,
+    *,
+    row_factor: Tensor | None = None,
+    total_factor: None = None,
 ) -> Tensor:
-    """Return the output [B, 1, H, D]."""
+    """Return the output [B, 1, H, D]; `row_factor` [Bf, 1] scales it where the formula says so."""
     batch, _, heads, width = q.shape
     keys = k.shape[1]
     q, k, v = (aligned(x) for x in (q, k, v))
@@ -103,7 +107,9 @@ def forward(
         kernel = load_kernel(source, "decode", macros, q.device)
         shared = 4 * (heads * (width + 4) + _ROUND * heads + heads * width)
         kernel.launch(splits * batch, _WARPS * 32, arguments, shared)
-    return output.sum(0).to(q.dtype).unsqueeze(1)
+    if formula.output_kind == 0:
+        return output.sum(0).to(q.dtype).unsqueeze(1)
+    return finish(output, q.dtype, row_factor, formula)
 
 
 def backward(*given: object, **options: object) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -7,11 +7,17 @@ from importlib import resources
 
 NORMALISATIONS = ("none", "rms_head")
 PHIS = {"identity": 0, "relu": 1, "gelu_tanh": 2, "gelu": 3, "silu": 4}
+OUTPUTS = {"plain": 0, "rows": 2, "rms": 3}  # OUTPUT of the sources; 1 is plain with a gain
 
 
 @dataclass(frozen=True, kw_only=True)
 class Formula:
-    """Which attention of the family is computed."""
+    """Which attention of the family is computed.
+
+    `output` is what becomes of a query's output o, all heads of it: `gain` · o ("plain"), that
+    times a factor which is given for the query ("rows"), or `gain` times o divided by its root
+    mean square, `output_eps` added to the mean ("rms").
+    """
 
     normalisation: str
     value: str
@@ -19,6 +25,9 @@ class Formula:
     scale: float
     eps: float
     causal: bool
+    output: str = "plain"
+    gain: float = 1.0
+    output_eps: float = 1e-6
 
     def why_unsupported(self, values: Iterable[str]) -> str | None:
         """Say what a kernel for these value networks does not know, or return None."""
@@ -36,6 +45,11 @@ class Formula:
             "NORMALISED": int(self.normalisation == "rms_head"),
             "PHI": PHIS[self.phi] if self.value == "hidden" else PHIS["identity"],
         }
+
+    @property
+    def output_kind(self) -> int:
+        """Return OUTPUT of the sources: 0 where the output is left as it is."""
+        return OUTPUTS[self.output] or int(self.gain != 1)
 
 
 @cache

@@ -20,8 +20,8 @@
 //
 // Set by the compiler's command line: KIND, HEADS, WIDTH (a multiple of 16), QUERIES and KEYS
 // (the tile), WARPS, BLOCKS (that must fit on a multiprocessor), NORMALISED, PHI, BIASED (0 none,
-// 1 float32, 2 the dtype of q), PADDED, and for the backward PASS, ADDS_QUERY_GRADIENT and
-// BIAS_GRADIENT.
+// 1 float32, 2 the dtype of q), PADDED, OUTPUT (output.cuh; the backward knows of a gain alone), and
+// for the backward PASS, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;

@@ -21,6 +21,7 @@ from torch import Tensor
 from hyla.attention.kernels import nvrtc, plain_plan, tensor_core_plan
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
+from hyla.attention.kernels.output_stage import Output, describe
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.plain_plan import PlainPlan
 from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
@@ -147,15 +148,22 @@ def forward(
     packing: Packing | None,
     formula: Formula,
     *,
+    row_factor: Tensor | None = None,
+    total_factor: Tensor | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
-    """Return the output, shaped like q."""
+    """Return the output, shaped like q.
+
+    `row_factor` [Bf, Tq] scales it where the formula says so. `total_factor` [B, Tq] receives
+    what it was multiplied by where that depends on the output itself.
+    """
     width = q.shape[-1]
     plan = plan or choose_plan("forward", q)
+    stage = describe(q.shape, formula, row_factor, total_factor)
     q, k, v = (_prepared(x, plan) for x in (q, k, v))
     output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     arguments = _arguments(q, k, v, bias, padding, packing, formula)
-    arguments.first = output.data_ptr()
+    arguments.first, arguments.output = output.data_ptr(), stage
     _launch("forward", plan, formula, arguments, q, bias, padding)
     return _trimmed(output, width)
 
@@ -176,6 +184,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and, if `bias_gradient`, of the bias.
 
+    `upstream` is the gradient of the raw output but for a constant gain (`raw_upstream`).
     Unless `deterministic`, the gradient of q is added up atomically, which saves a second pass.
     """
     width = q.shape[-1]
@@ -287,6 +296,7 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("batch_per_bias", "batch_per_slab", "causal")),
         ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
+        ("output", Output),
     )
 
 
@@ -320,6 +330,7 @@ def _arguments(
         arguments.queries, arguments.keys = packing.longest_query, packing.longest_key
     arguments.causal = int(formula.causal)
     arguments.scale, arguments.eps = formula.scale, formula.eps
+    arguments.output = describe(q.shape, formula)
     return arguments
 
 
@@ -352,6 +363,7 @@ def _launch(
         "PADDED": int(padding is not None),
         "ADDS_QUERY_GRADIENT": int(adds),
         "BIAS_GRADIENT": mode,
+        "OUTPUT": formula.output_kind,
         **formula.macros(),
     }
     source = read_sources(*plan.sources(pass_name))

@@ -194,6 +194,47 @@ DEVICE void output_layer(float (&out)[Q_GROUPS][8][GROUPS][4], const Hidden &z, 
     }
 }
 
+// A warp holds 16 of d of its queries: squares are summed over its lanes, and over d in `sums`.
+DEVICE void scale_output(float *sums, const Arguments &a, const Sequence &s, int first_query,
+                         int own_row, int slice, float (&out)[Q_GROUPS][8][GROUPS][4]) {
+    static_assert(Q_GROUPS * 8 <= WARP, "a lane for each query");
+    if constexpr (OUTPUT == OUTPUT_RMS) {
+#pragma unroll
+        for (int query = 0; query < Q_GROUPS * 8; ++query) {
+            float squares = 0.f;
+#pragma unroll
+            for (int i = 0; i < GROUPS * 4; ++i) {
+                const float x = out[query / 8][query % 8][i / 4][i % 4];
+                squares += x * x;
+            }
+#pragma unroll
+            for (int mask = WARP / 2; mask > 0; mask /= 2) {
+                squares += __shfl_xor_sync(0xffffffffu, squares, mask);
+            }
+            if (my_lane() == query) sums[slice * QUERIES + own_row + query] = squares;
+        }
+        __syncthreads();
+    }
+    const long long given = factor_row(a, s);
+    const long long start = output_row(a, s.index, s.first_query, s.queries);
+#pragma unroll
+    for (int query = 0; query < Q_GROUPS * 8; ++query) {
+        const int row = first_query + own_row + query;
+        float squares = 0.f;
+        if constexpr (OUTPUT == OUTPUT_RMS) {
+#pragma unroll
+            for (int i = 0; i < SLICES; ++i) squares += sums[i * QUERIES + own_row + query];
+        }
+        const float factor = row < s.queries ? output_factor(a.output, given + row, squares) : 0.f;
+        if constexpr (OUTPUT == OUTPUT_RMS) {
+            const bool writes = slice == 0 && my_lane() == query && row < s.queries;
+            if (writes) a.output.total_factor[start + row] = factor;
+        }
+#pragma unroll
+        for (int i = 0; i < GROUPS * 4; ++i) out[query / 8][query % 8][i / 4][i % 4] *= factor;
+    }
+}
+
 // Through shared memory, so that global memory is written 16 bytes at a time.
 DEVICE void store_output(Half *tile, const Arguments &a, const Sequence &s, int first_query,
                          int own_row, int slice, const float (&out)[Q_GROUPS][8][GROUPS][4]) {
@@ -262,5 +303,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
     }
     copies_done();
     __syncthreads();
+    if constexpr (OUTPUT != OUTPUT_AS_IT_IS) {  // the code is no longer needed
+        scale_output(reinterpret_cast<float *>(memory.code), a, s, first_query, own_row, slice, out);
+    }
     store_output(memory.q, a, s, first_query, own_row, slice, out);
 }

@@ -24,8 +24,8 @@
 //
 // Set by the compiler's command line: KIND, PASS, HEADS, WIDTH (a multiple of 16), QUERIES
 // and KEYS (multiples of 4), WARPS, BLOCKS (that must fit on a multiprocessor), LANES, SHARE,
-// NORMALISED, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, ADDS_QUERY_GRADIENT and
-// BIAS_GRADIENT.
+// NORMALISED, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, ADDS_QUERY_GRADIENT,
+// BIAS_GRADIENT and OUTPUT (output.cuh; the backward knows of a gain alone).
 
 #define PASS_FORWARD 0
 #define PASS_QUERY 1
@@ -289,6 +289,50 @@ DEVICE int last_key(const Sequence &s, int first_query) {
 constexpr int ROUNDS = QUERIES / TOKENS_AT_ONCE;  // queries of a team
 static_assert(QUERIES % TOKENS_AT_ONCE == 0, "every team has as many queries");
 
+DEVICE void scale_output(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
+                         float (&out)[ROUNDS][HEADS][SHARE]) {
+    const int own = my_team() / TEAMS_PER_TOKEN;
+    float squares[ROUNDS] = {};
+    if constexpr (OUTPUT == OUTPUT_RMS) {
+        float *sums = memory.score;  // no longer needed
+#pragma unroll
+        for (int i = 0; i < ROUNDS; ++i) {
+#pragma unroll
+            for (int j = 0; j < HEADS * SHARE; ++j) {
+                squares[i] += out[i][j / SHARE][j % SHARE] * out[i][j / SHARE][j % SHARE];
+            }
+#pragma unroll
+            for (int mask = LANES / 2; mask > 0; mask /= 2) {
+                squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], mask);
+            }
+            if (my_seat() == 0) sums[my_team() * ROUNDS + i] = squares[i];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < ROUNDS; ++i) {
+            squares[i] = 0.f;
+#pragma unroll
+            for (int team = 0; team < TEAMS_PER_TOKEN; ++team) {
+                squares[i] += sums[(own * TEAMS_PER_TOKEN + team) * ROUNDS + i];
+            }
+        }
+    }
+    const long long given = factor_row(a, s);
+    const long long start = output_row(a, s.index, s.first_query, s.queries);
+#pragma unroll
+    for (int i = 0; i < ROUNDS; ++i) {
+        const int row = first_query + own + i * TOKENS_AT_ONCE;
+        if (row >= s.queries) continue;
+        const float factor = output_factor(a.output, given + row, squares[i]);
+        if constexpr (OUTPUT == OUTPUT_RMS) {
+            const bool writes = my_seat() == 0 && my_team() % TEAMS_PER_TOKEN == 0;
+            if (writes) a.output.total_factor[start + row] = factor;
+        }
+#pragma unroll
+        for (int j = 0; j < HEADS * SHARE; ++j) out[i][j / SHARE][j % SHARE] *= factor;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
     extern __shared__ uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
@@ -325,6 +369,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
         }
         __syncthreads();
     }
+    if constexpr (OUTPUT != OUTPUT_AS_IT_IS) scale_output(memory, a, s, first_query, out);
     const long long start = output_row(a, s.index, s.first_query, s.queries);
 #pragma unroll
     for (int i = 0; i < ROUNDS; ++i) {
@@ -426,7 +471,8 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
         }
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-            const float ds = r == 0.f ? 0.f : r * (da[h] - code[h] * mean);
+            const float ds =
+                r == 0.f ? 0.f : r * (da[h] - code[h] * mean) * upstream_gain(a.output);
             memory.score[h * PAIRS + pair] = ds * a.scale;
             if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
                 if (r == 0.f) continue;
@@ -538,6 +584,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
     }
     if constexpr (OF_KEYS) {
         const int key = my_team() / TEAMS_PER_TOKEN;
+#pragma unroll
+        for (int i = 0; i < HEADS * SHARE; ++i) dv[i / SHARE][i % SHARE] *= upstream_gain(a.output);
         if (key < left) store_share(a.second + (row + own + key) * (HEADS * WIDTH), dv);
     }
 }

@@ -7,7 +7,7 @@ as one launch; a bias of each model's own becomes P biases, each shared by that 
 import torch
 from torch import Tensor
 
-from hyla.attention.kernels import decode, large_head, small_head
+from hyla.attention.kernels import decode, large_head, output_stage, small_head
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.gradients import (
     is_differentiated,
@@ -34,11 +34,13 @@ def choose_kernel(
     padding: Tensor | None,
     multiplier: Tensor | None,
     packing: Packing | None,
+    row_factor: Tensor | None = None,
     formula: Formula,
 ) -> tuple[str | None, str]:
     """Return the kernel for a call, and if there is none, why."""
     arguments = (q, k, v, bias, padding, multiplier, packing, formula)
     reason = _why_not_differentiable(q, k, v, bias, multiplier)
+    reason = reason or output_stage.why_unfit(q, row_factor, formula)
     if reason is not None:
         return None, reason
     if q.shape[1] == 1 and decode.why_unsupported(*arguments) is None:
@@ -69,6 +71,7 @@ def fused_attention(
     padding: Tensor | None = None,
     multiplier: Tensor | None = None,
     packing: Packing | None = None,
+    row_factor: Tensor | None = None,
     formula: Formula,
     deterministic: bool = False,
 ) -> Tensor:
@@ -78,8 +81,10 @@ def fused_attention(
     elements shares one. `padding` [B, Tk] is True where a key may be attended to. `multiplier`
     [Bm, Tq, Tk], a constant, multiplies the codes of a pair in all heads and is shared like a bias.
     With `packing`, B is 1 and the tokens are those of several sequences, which do not see each
-    other. Causality lets the last query see the last key, the one before it all but the last, and
-    so on. A masked pair contributes nothing and receives no gradient.
+    other. `row_factor` [Bf, Tq], float32 and a constant, scales the output of each query where the
+    formula's output is "rows", and is shared like a bias; of packed sequences it is [1, tokens].
+    Causality lets the last query see the last key, the one before it all but the last, and so on. A
+    masked pair contributes nothing and receives no gradient.
 
     Sums are float32. Under autocast, q, k and v are cast to its dtype. The gradient of the bias
     and, for large heads, of q are added up atomically unless `deterministic` (or torch's global
@@ -90,6 +95,7 @@ def fused_attention(
     """
     q, k, v = (in_autocast_dtype(x) for x in (q, k, v))
     reason = _why_not_differentiable(q, k, v, bias, multiplier)
+    reason = reason or output_stage.why_unfit(q, row_factor, formula)
     reason = reason or KERNELS[kernel].why_unsupported(
         q, k, v, bias, padding, multiplier, packing, formula
     )
@@ -101,11 +107,13 @@ def fused_attention(
         starts = (packing.query_starts, packing.key_starts)
         packed = (*starts, packing.longest_query, packing.longest_key)
     run = _FunctionalAttention.apply if under_torch_func_grad() else _attention
-    return run(
-        *(q, k, v, bias, padding, multiplier, *packed),
+    output, _ = run(
+        *(q, k, v, bias, padding, multiplier, row_factor, *packed),
         *(kernel, formula.normalisation, formula.value, formula.phi),
-        *(formula.scale, formula.eps, formula.causal, deterministic),
+        *(formula.scale, formula.eps, formula.causal),
+        *(formula.output, formula.gain, formula.output_eps, deterministic),
     )
+    return output
 
 
 # `device_types` is left open: the same operators run wherever a kernel can be launched, which lets
@@ -118,6 +126,7 @@ def _attention(
     bias: Tensor | None,
     padding: Tensor | None,
     multiplier: Tensor | None,
+    row_factor: Tensor | None,
     query_starts: Tensor | None,
     key_starts: Tensor | None,
     longest_query: int,
@@ -129,26 +138,35 @@ def _attention(
     scale: float,
     eps: float,
     causal: bool,
+    output: str,
+    gain: float,
+    output_eps: float,
     deterministic: bool,
-) -> Tensor:
-    return KERNELS[kernel].forward(
+) -> tuple[Tensor, Tensor]:
+    """Also return what each row was multiplied by [B, Tq] if a backward needs it, or [0]."""
+    total_factor = _total_factor(q, output)
+    y = KERNELS[kernel].forward(
         *(q, k, v, bias, padding, multiplier),
         _packing(query_starts, key_starts, longest_query, longest_key),
-        Formula(
-            normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
-        ),
+        _formula(normalisation, value, phi, scale, eps, causal, output, gain, output_eps),
+        row_factor=None if row_factor is None else row_factor.contiguous(),
+        total_factor=total_factor if output == "rms" else None,
     )
+    return y, total_factor
 
 
 @torch.library.custom_op("hyla::fused_attention_backward", mutates_args=())
 def _attention_backward(
     upstream: Tensor,
+    y: Tensor | None,
+    total_factor: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     bias: Tensor | None,
     padding: Tensor | None,
     multiplier: Tensor | None,
+    row_factor: Tensor | None,
     query_starts: Tensor | None,
     key_starts: Tensor | None,
     longest_query: int,
@@ -160,20 +178,53 @@ def _attention_backward(
     scale: float,
     eps: float,
     causal: bool,
+    output: str,
+    gain: float,
+    output_eps: float,
     deterministic: bool,
     bias_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """An operator cannot return None: without `bias_gradient`, the last result is empty."""
+    formula = _formula(normalisation, value, phi, scale, eps, causal, output, gain, output_eps)
+    row_factor = None if row_factor is None else row_factor.contiguous()
+    upstream, formula = output_stage.raw_upstream(upstream, y, total_factor, row_factor, formula)
     dq, dk, dv, dbias = KERNELS[kernel].backward(
         *(upstream, q, k, v, bias, padding, multiplier),
         _packing(query_starts, key_starts, longest_query, longest_key),
-        Formula(
-            normalisation=normalisation, value=value, phi=phi, scale=scale, eps=eps, causal=causal
-        ),
+        formula,
         bias_gradient=bias_gradient,
         deterministic=deterministic,
     )
     return dq, dk, dv, dbias if dbias is not None else q.new_empty(0)
+
+
+def _formula(
+    normalisation: str,
+    value: str,
+    phi: str,
+    scale: float,
+    eps: float,
+    causal: bool,
+    output: str,
+    gain: float,
+    output_eps: float,
+) -> Formula:
+    return Formula(
+        normalisation=normalisation,
+        value=value,
+        phi=phi,
+        scale=scale,
+        eps=eps,
+        causal=causal,
+        output=output,
+        gain=gain,
+        output_eps=output_eps,
+    )
+
+
+def _total_factor(q: Tensor, output: str) -> Tensor:
+    shape = q.shape[:2] if output == "rms" else (0,)
+    return torch.empty(shape, dtype=torch.float32, device=q.device)
 
 
 def _packing(
@@ -189,11 +240,12 @@ def _packing(
 
 @_attention.register_fake
 def _(q, k, v, *rest):
-    return torch.empty_like(q, memory_format=torch.contiguous_format)
+    output = rest[-4]
+    return torch.empty_like(q, memory_format=torch.contiguous_format), _total_factor(q, output)
 
 
 @_attention_backward.register_fake
-def _(upstream, q, k, v, bias, *rest):
+def _(upstream, y, total_factor, q, k, v, bias, *rest):
     *_, bias_gradient = rest
     gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
     if bias is not None and bias_gradient:
@@ -205,17 +257,21 @@ def _(upstream, q, k, v, bias, *rest):
 
 
 def _save(ctx, inputs, output):
-    tensors, options = inputs[:8], inputs[8:]
-    ctx.save_for_backward(*tensors)
+    tensors, options = inputs[:9], inputs[9:]
+    y, total_factor = output
+    kept = (y, total_factor) if total_factor.ndim == 2 else (None, None)
+    ctx.save_for_backward(*kept, *tensors)
+    ctx.mark_non_differentiable(total_factor)
+    ctx.set_materialize_grads(False)  # no zeros for the gradient that nobody has
     ctx.options = options
 
 
-def _differentiate(ctx, upstream):
+def _differentiate(ctx, upstream, _):
     saved = ctx.saved_tensors  # once: under activation checkpointing a second look is an error
-    bias_gradient = saved[3] is not None and ctx.needs_input_grad[3]
+    bias_gradient = saved[5] is not None and ctx.needs_input_grad[3]
     run = _FunctionalGradient.apply if under_torch_func_grad() else _attention_backward
     dq, dk, dv, dbias = run(upstream, *saved, *ctx.options, bias_gradient)
-    unused = [None] * (4 + len(ctx.options))  # what masks, multiplies and packs, and no tensors
+    unused = [None] * (5 + len(ctx.options))  # what masks, multiplies and packs, and no tensors
     return dq, dk, dv, dbias if bias_gradient else None, *unused
 
 
@@ -277,27 +333,48 @@ def _refuse_packing(starts: Tensor | None) -> None:
 
 
 @_attention.register_vmap
-def _(info, in_dims, q, k, v, bias, padding, multiplier, *rest):
+def _(info, in_dims, q, k, v, bias, padding, multiplier, row_factor, *rest):
     _refuse_packing(rest[0])
     size = info.batch_size
     folded = [_fold(x, d, size) for x, d in zip((q, k, v), in_dims[:3], strict=True)]
     bias = _fold_unless_common(bias, in_dims[3], size)
     padding = _fold_optional(padding, in_dims[4], size)
     multiplier = _fold_unless_common(multiplier, in_dims[5], size)
-    output = _attention(*folded, bias, padding, multiplier, *rest)
-    return output.unflatten(0, (size, -1)), 0
+    row_factor = _fold_unless_common(row_factor, in_dims[6], size)
+    y, total_factor = _attention(*folded, bias, padding, multiplier, row_factor, *rest)
+    y = y.unflatten(0, (size, -1))
+    if total_factor.ndim == 1:
+        return (y, total_factor), (0, None)
+    return (y, total_factor.unflatten(0, (size, -1))), (0, 0)
 
 
 @_attention_backward.register_vmap
-def _(info, in_dims, upstream, q, k, v, bias, padding, multiplier, *rest):
+def _(
+    info,
+    in_dims,
+    upstream,
+    y,
+    total_factor,
+    q,
+    k,
+    v,
+    bias,
+    padding,
+    multiplier,
+    row_factor,
+    *rest,
+):
     _refuse_packing(rest[0])
-    size, given = info.batch_size, (upstream, q, k, v)
-    folded = [_fold(x, d, size) for x, d in zip(given, in_dims[:4], strict=True)]
+    size, given = info.batch_size, (upstream, y, total_factor, q, k, v)
+    folded = [
+        None if x is None else _fold(x, d, size) for x, d in zip(given, in_dims[:6], strict=True)
+    ]
     # Here even a common bias is copied: each member of the vmap has a gradient of its own.
-    bias = _fold_optional(bias, in_dims[4], size)
-    padding = _fold_optional(padding, in_dims[5], size)
-    multiplier = _fold_unless_common(multiplier, in_dims[6], size)
-    *gradients, dbias = _attention_backward(*folded, bias, padding, multiplier, *rest)
+    bias = _fold_optional(bias, in_dims[6], size)
+    padding = _fold_optional(padding, in_dims[7], size)
+    multiplier = _fold_unless_common(multiplier, in_dims[8], size)
+    row_factor = _fold_unless_common(row_factor, in_dims[9], size)
+    *gradients, dbias = _attention_backward(*folded, bias, padding, multiplier, row_factor, *rest)
     gradients = [gradient.unflatten(0, (size, -1)) for gradient in gradients]
     if dbias.numel() == 0:
         return (*gradients, dbias), (0, 0, 0, None)

@@ -7,7 +7,10 @@ from typing import ClassVar
 
 CAPABILITY = (8, 0)  # of the GPU: for the conversions to half precision
 
-_SOURCES = ("phi.cuh", "tensor_core.cuh", "scalars.cuh", "sequences.cuh", "large_head_plain.cu")
+_SOURCES = (
+    *("phi.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
+    "large_head_plain.cu",
+)
 _THREADS = 256
 _MOST_FLOATS = 64  # of one token that a lane holds in registers; the backward twice as many
 _CROWDED_FLOATS = 32  # so that the threads of two blocks fit

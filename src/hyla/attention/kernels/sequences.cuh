@@ -22,6 +22,7 @@ struct Arguments {
     int batch_per_bias, batch_per_slab;
     int causal;
     float scale, eps;
+    Output output;
 };
 
 DEVICE int smaller(int x, int y) { return x < y ? x : y; }
@@ -51,6 +52,12 @@ DEVICE const Scalar *tokens_of(const Arguments &a, const Tensor4 &x, int index, 
 // Outputs are contiguous, so packed tokens and whole batches are addressed alike.
 DEVICE long long output_row(const Arguments &a, int index, long long first, int tokens) {
     return a.query_starts == nullptr ? static_cast<long long>(index) * tokens : first;
+}
+
+// Where the output factors of the sequence's queries start.
+DEVICE long long factor_row(const Arguments &a, const Sequence &s) {
+    const long long batch = s.index / a.output.batch_per_factor;
+    return a.query_starts == nullptr ? batch * s.queries : s.first_query;
 }
 
 DEVICE bool visible(const Arguments &a, const Sequence &s, int query, int key) {

@@ -26,7 +26,7 @@
 // Set by the compiler's command line: PASS, BF16, HEADS, WIDTH (the head size d), LANES, ROWS,
 // PACK, VECTOR (elements per load; divides PACK · WIDTH), THREADS and BLOCKS (how many must fit on
 // a multiprocessor, which caps the registers), PREFETCH, NORMALISED, HIDDEN, PHI, BIASED,
-// BIAS_GRADIENT and MULTIPLIED.
+// BIAS_GRADIENT, MULTIPLIED and OUTPUT (output.cuh; the backward knows of a gain alone).
 
 #define PASS_FORWARD 0
 #define PASS_QUERY 1
@@ -56,6 +56,7 @@ struct Arguments {
     int batch_per_bias, batch_per_multiplier;  // so many consecutive batch elements share one
     int reach;                                 // a query sees the keys up to its own index + reach
     float scale, eps;
+    Output output;
 };
 
 constexpr int WARP = 32;
@@ -459,6 +460,30 @@ DEVICE int key_end(const Arguments &a, const Place &place) {
 
 #if PASS == PASS_FORWARD
 
+DEVICE void scale_output(const Arguments &a, const Place &place, float (&o)[ROWS][LOCAL]) {
+    const long long given = place.batch / a.output.batch_per_factor * (long long)a.queries;
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+        const int query = place.first + row;
+        const bool live = place.live && query < a.queries;
+        float squares = 0.f;
+        if constexpr (OUTPUT == OUTPUT_RMS) {
+#pragma unroll
+            for (int i = 0; i < LOCAL; ++i) squares += o[row][i] * o[row][i];
+#pragma unroll
+            for (int mask = LANES / 2; mask > 0; mask /= 2) squares += exchange(squares, mask);
+        }
+        const float factor = live ? output_factor(a.output, given + query, squares) : 0.f;
+        if constexpr (OUTPUT == OUTPUT_RMS) {
+            if (live && my_seat() == 0) {
+                a.output.total_factor[place.batch * (long long)a.queries + query] = factor;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < LOCAL; ++i) o[row][i] *= factor;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
     const Place place = locate(a, a.queries);
     float q[ROWS][LOCAL], o[ROWS][LOCAL] = {};
@@ -499,6 +524,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
             }
         }
     }
+    if constexpr (OUTPUT != OUTPUT_AS_IT_IS) scale_output(a, place, o);
     store_tile(a.first, place, a.queries, 1.f, o);
 }
 
@@ -570,8 +596,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
     const Place place = locate(a, a.queries);
     float q[ROWS][LOCAL], g[ROWS][LOCAL], dq[ROWS][LOCAL] = {};
     load_tile(a.q + place.batch * a.q_batch, a.q_token, place, a.queries, a.scale, q);
-    load_tile(a.upstream + place.batch * a.upstream_batch, a.upstream_token, place, a.queries, 1.f,
-              g);
+    load_tile(a.upstream + place.batch * a.upstream_batch, a.upstream_token, place, a.queries,
+              upstream_gain(a.output), g);
     const float *bias = tile_bias(a, place, a.queries, a.keys);
     Stream stream{a.k + place.batch * a.k_batch, a.v + place.batch * a.v_batch, a.k_token,
                   a.v_token, a.padding ? a.padding + place.batch * (long long)a.keys : nullptr,
@@ -692,8 +718,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
             }
         }
     }
-    store_tile(a.first, place, a.keys, a.scale, dk);
-    store_tile(a.second, place, a.keys, 1.f, dv);
+    store_tile(a.first, place, a.keys, a.scale * upstream_gain(a.output), dk);
+    store_tile(a.second, place, a.keys, upstream_gain(a.output), dv);
 }
 
 #endif

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hyla.attention.kernels import nvrtc
 from hyla.attention.kernels.formula import Formula, read_sources
+from hyla.attention.kernels.output_stage import Output, describe
 from hyla.attention.kernels.packing import Packing
 
 load_kernel = nvrtc.load_kernel
@@ -127,14 +128,21 @@ def forward(
     packing: None,
     formula: Formula,
     *,
+    row_factor: Tensor | None = None,
+    total_factor: Tensor | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
-    """Return the output [B, Tq, H, D]."""
+    """Return the output [B, Tq, H, D].
+
+    `row_factor` [Bf, Tq] scales it where the formula says so. `total_factor` [B, Tq] receives
+    what it was multiplied by where that depends on the output itself.
+    """
     q, k, v = (_with_contiguous_heads(x) for x in (q, k, v))
     padding, multiplier = _as_read(padding), _as_read(multiplier, torch.float32)
     plan = plan or choose_plan("forward", q)
     output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     arguments = _arguments(q, k, v, bias, padding, multiplier, formula)
+    arguments.output = describe(q.shape, formula, row_factor, total_factor)
     _launch("forward", plan, formula, arguments, (q, k, v), bias, first=output)
     return output
 
@@ -153,7 +161,10 @@ def backward(
     bias_gradient: bool,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the gradients of q, k, v and, if `bias_gradient`, of the bias."""
+    """Return the gradients of q, k, v and, if `bias_gradient`, of the bias.
+
+    `upstream` is the gradient of the raw output but for a constant gain (`raw_upstream`).
+    """
     given = (upstream, q, k, v, bias, padding, multiplier, formula)
     dq, dbias = query_gradient(*given, bias_gradient=bias_gradient, deterministic=deterministic)
     return dq, *key_gradient(*given), dbias
@@ -329,6 +340,7 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("batch_per_bias", "batch_per_multiplier", "reach")),
         ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
+        ("output", Output),
     )
 
 
@@ -354,6 +366,7 @@ def _arguments(
     # The last query sees the last key, whatever their numbers; without causality all see all.
     arguments.reach = k.shape[1] - q.shape[1] if formula.causal else k.shape[1]
     arguments.scale, arguments.eps = formula.scale, formula.eps
+    arguments.output = describe(q.shape, formula)
     if padding is not None:
         arguments.padding = padding.data_ptr()
     if multiplier is not None:
@@ -391,6 +404,7 @@ def _macros(
         "BIASED": int(biased),
         "BIAS_GRADIENT": bias_gradient,
         "MULTIPLIED": int(multiplied),
+        "OUTPUT": formula.output_kind,
     }
 
 
@@ -432,6 +446,6 @@ def _launch(
         multiplied=arguments.multiplier is not None,
     )
     kernel = load_kernel(
-        read_sources("phi.cuh", "small_head.cu"), "small_head", macros, first.device
+        read_sources("phi.cuh", "output.cuh", "small_head.cu"), "small_head", macros, first.device
     )
     kernel.launch(blocks, plan.threads, arguments)

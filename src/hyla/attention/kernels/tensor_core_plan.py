@@ -10,7 +10,10 @@ import torch
 DTYPES = (torch.bfloat16, torch.float16)
 CAPABILITY = (9, 0)  # of the GPU: its matrix instructions came with Hopper
 
-_COMMON = ("phi.cuh", "tensor_core.cuh", "scalars.cuh", "sequences.cuh", "large_head.cuh")
+_COMMON = (
+    *("phi.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
+    "large_head.cuh",
+)
 _SOURCES = {
     "forward": (*_COMMON, "large_head_forward.cu"),
     "query": (*_COMMON, "large_head_backward.cu"),

@@ -1,0 +1,162 @@
+"""What becomes of a query's output before `W_out`: what the kernels are told of it.
+
+The kernels multiply by the factors of `output.cuh` in the last step of their forward. Here is what
+takes a pass of its own: the gradient of the raw output from that of the scaled one, and the end of
+decoding, where the keys of a query are shared out over blocks (`output_stage.cu`).
+"""
+
+import ctypes
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hyla.attention.kernels import nvrtc
+from hyla.attention.kernels.formula import OUTPUTS, Formula, read_sources
+from hyla.attention.kernels.gradients import is_differentiated
+from hyla.attention.kernels.tensors import KINDS
+
+load_kernel = nvrtc.load_kernel
+
+_SOURCES = ("phi.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "output_stage.cu")
+_PASSES = {"finish": 0, "gradient": 1}
+_THREADS = 256
+_MOST_PARTS = 8  # that one block sums as fast as many blocks would
+
+
+def why_unfit(q: Tensor, row_factor: Tensor | None, formula: Formula) -> str | None:
+    """Say why no kernel can scale the output like this, or return None."""
+    if formula.output not in OUTPUTS:
+        return f"the output stage must be one of {list(OUTPUTS)}, got {formula.output!r}"
+    if (row_factor is not None) != (formula.output == "rows"):
+        return "row factors belong to the output stage 'rows', and to no other"
+    if row_factor is None:
+        return None
+    batch, queries = q.shape[:2]
+    if row_factor.ndim != 2 or row_factor.shape[1] != queries or row_factor.dtype != torch.float32:
+        return (
+            "row factors must be float32 [Bf, Tq], "
+            f"got {row_factor.dtype} {tuple(row_factor.shape)} for {queries} queries"
+        )
+    if batch and (row_factor.shape[0] == 0 or batch % row_factor.shape[0] != 0):
+        return f"the rows of factors ({row_factor.shape[0]}) must divide the batch ({batch})"
+    if row_factor.device != q.device:
+        return f"row factors must be on the device of q, {q.device}, got {row_factor.device}"
+    if is_differentiated(row_factor):
+        return "the row factors have no gradient in the kernels"
+    return None
+
+
+class Output(ctypes.Structure):
+    """`struct Output` of the sources, field by field."""
+
+    _fields_ = (
+        ("row_factor", ctypes.c_void_p),
+        ("total_factor", ctypes.c_void_p),
+        ("batch_per_factor", ctypes.c_int),
+        *((name, ctypes.c_float) for name in ("gain", "eps", "inverse_size")),
+    )
+
+
+def describe(
+    shape: torch.Size,
+    formula: Formula,
+    row_factor: Tensor | None = None,
+    total_factor: Tensor | None = None,
+) -> Output:
+    """Describe the output stage of an output [B, Tq, H, D]; the tensors must outlive it."""
+    batch, _, heads, width = shape
+    output = Output(batch_per_factor=1, gain=formula.gain, eps=formula.output_eps)
+    output.inverse_size = 1 / (heads * width)
+    if row_factor is not None:
+        output.row_factor = row_factor.data_ptr()
+        output.batch_per_factor = max(1, batch // max(1, len(row_factor)))
+    if total_factor is not None:
+        output.total_factor = total_factor.data_ptr()
+    return output
+
+
+def raw_upstream(
+    upstream: Tensor,
+    y: Tensor | None,
+    total_factor: Tensor | None,
+    row_factor: Tensor | None,
+    formula: Formula,
+) -> tuple[Tensor, Formula]:
+    """Turn the gradient of the output [B, Tq, H, D] into that of the raw one.
+
+    Also return the formula that is then left to differentiate. A constant gain stays in it: it
+    costs the backward nothing. `y` and `total_factor` are the output and what it was multiplied
+    by, for "rms" alone.
+    """
+    if formula.output == "plain":
+        return upstream, formula
+    upstream = upstream.contiguous()
+    y = None if y is None else y.contiguous()
+    result = torch.empty(upstream.shape, dtype=upstream.dtype, device=upstream.device)
+    arguments = Arguments(upstream=upstream.data_ptr(), result=result.data_ptr())
+    arguments.y = None if y is None else y.data_ptr()
+    arguments.output = describe(upstream.shape, formula, row_factor, total_factor)
+    _launch("gradient", arguments, result, formula, [x for x in (upstream, y) if x is not None])
+    return result, replace(formula, output="plain", gain=1.0)
+
+
+def finish(
+    parts: Tensor, dtype: torch.dtype, row_factor: Tensor | None, formula: Formula
+) -> Tensor:
+    """Sum the parts [parts, B, H, D] of decoded outputs and scale the sum: [B, 1, H, D]."""
+    if len(parts) > _MOST_PARTS:
+        parts = parts.sum(0, keepdim=True)
+    result = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device).unsqueeze(1)
+    arguments = Arguments(parts=parts.data_ptr(), result=result.data_ptr())
+    arguments.part_count = len(parts)
+    arguments.output = describe(result.shape, formula, row_factor)
+    _launch("finish", arguments, result, formula, [])
+    return result
+
+
+class Arguments(ctypes.Structure):
+    """`struct Arguments` of the kernel, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("parts", "upstream", "y", "result")),
+        ("rows", ctypes.c_longlong),
+        *((name, ctypes.c_int) for name in ("part_count", "queries")),
+        ("output", Output),
+    )
+
+
+def _launch(
+    pass_name: str, arguments: Arguments, result: Tensor, formula: Formula, read: list[Tensor]
+) -> None:
+    batch, queries, heads, width = result.shape
+    if batch * queries == 0:
+        return
+    arguments.rows, arguments.queries = batch * queries, queries
+    row = heads * width
+    vector = _elements_per_load(row, [*read, result])
+    # Decoding has few rows: all threads for each. Many rows keep several loads of a thread going.
+    at_once = 1 if pass_name == "finish" else 4
+    lanes = 2 ** math.ceil(math.log2(max(1, row / vector / at_once)))
+    lanes = min(lanes, _THREADS)
+    macros = {
+        "KIND": KINDS[result.dtype],
+        "PASS": _PASSES[pass_name],
+        "OUTPUT": formula.output_kind,
+        "ROW": row,
+        "LANES": lanes,
+        "THREADS": _THREADS,
+        "VECTOR": vector,
+    }
+    kernel = load_kernel(read_sources(*_SOURCES), "output_stage", macros, result.device)
+    blocks = math.ceil(batch * queries / (_THREADS // lanes))
+    kernel.launch(blocks, _THREADS, arguments, 4 * _THREADS // 32)
+
+
+def _elements_per_load(row: int, tensors: list[Tensor]) -> int:
+    for vector in (4, 2):
+        aligned = (x.data_ptr() % (vector * x.element_size()) == 0 for x in tensors)
+        if row % vector == 0 and all(aligned):
+            return vector
+    return 1
