@@ -45,15 +45,21 @@ def handed(monkeypatch):
     """Stand in for the kernel: computes by the reference, and keeps what it was handed."""
     calls = []
 
-    def kernel(name, q, k, v, *, bias, padding, multiplier, packing, formula):
+    def kernel(name, q, k, v, *, bias, padding, multiplier, packing, row_factor, formula):
         calls.append((bias, padding, formula.phi))
         mask = None if padding is None else padding[:, None, None, :]
+        assert (row_factor is not None) == (formula.output == "rows")
         spec = AttentionSpec(
-            normalisation=formula.normalisation, value=formula.value, phi=formula.phi
+            normalisation=formula.normalisation,
+            value=formula.value,
+            phi=formula.phi,
+            output="plain" if formula.output == "rows" else formula.output,
+            gain=formula.gain,
         )
         options = {"causal": formula.causal, "scale": formula.scale, "eps": formula.eps}
         options["backend"] = "reference"
-        return attention(q, k, v, attention=spec, bias=bias, mask=mask, **options)
+        out = attention(q, k, v, attention=spec, bias=bias, mask=mask, **options)
+        return out if row_factor is None else out * row_factor[..., None, None]
 
     monkeypatch.setattr("hyla.attention.kernels.small_head.why_unsupported", lambda *_, **__: None)
     monkeypatch.setattr("hyla.attention.kernels.ops.fused_attention", kernel)
@@ -75,6 +81,26 @@ def test_kernel_is_handed_whole_axes(handed, bias_shape, mask_shape):
     assert bias is None or full_bias.shape[1:] == (3, 5, 6)
     assert mask is None or padding.shape == (2, 6)
     assert phi == "identity"
+
+
+@pytest.mark.parametrize("mask_shape", [None, (6,), (2, 1, 1, 6), (2, 1, 1, 1)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["hyla.rms2", "hyla.plain4", "linear_rmshead.expected3"])
+def test_kernel_is_handed_what_becomes_of_the_output(handed, name, causal, mask_shape):
+    q, k, v, options = operands(name, keys=6)
+    mask = None if mask_shape is None else torch.rand(mask_shape) > 0.3
+    options |= {"mask": mask, "causal": causal}
+    out = attention(q, k, v, backend="fused", **options)
+    torch.testing.assert_close(out, attention(q, k, v, backend="reference", **options))
+    assert len(handed) == 1
+
+
+@pytest.mark.parametrize("name", ["hyla_residual", "hyla_residual.rms4", "hyla_residual.expected"])
+def test_a_residual_network_is_the_sum_of_two_members(handed, name):
+    q, k, v, options = operands(name, keys=6)
+    out = attention(q, k, v, backend="fused", causal=True, **options)
+    torch.testing.assert_close(out, attention(q, k, v, causal=True, **options))
+    assert len(handed) == 2
 
 
 def test_kernel_output_alone_and_code_of_half_precision(handed):

@@ -112,7 +112,7 @@ def test_keys_are_counted_alike_with_and_without_a_mask_of_pairs(causal):
     counted = keys_before(queries, keys, padding=padding, causal=causal, device=device)
     assert torch.equal(counted.expand(4, queries), keys_in_mask(mask, keys))
     every = keys_before(queries, keys, padding=None, causal=causal, device=device)
-    assert torch.as_tensor(every).expand(queries).tolist() == ([5, 6, 7] if causal else [7] * 3)
+    assert torch.as_tensor(every).expand(1, queries).tolist() == [[5, 6, 7] if causal else [7] * 3]
 
 
 def test_keys_of_packed_sequences():

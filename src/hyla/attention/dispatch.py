@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hyla.attention import linear, softmax
-from hyla.attention.output import keys_before, keys_in_packing
+from hyla.attention.output import RMS_EPS, keys_before, keys_in_packing, row_factor
 from hyla.attention.spec import AttentionSpec
 from hyla.attention.start import Number
 
@@ -27,6 +27,27 @@ _WITHOUT_A_KERNEL = {
 
 
 def try_fused(
+    q: Tensor, k: Tensor, v: Tensor, *, spec: AttentionSpec, if_faster: bool = False, **options: Any
+) -> Tensor | str:
+    """Return the output computed by a fused kernel, or the reason why none can.
+
+    `options` are those of `attention`, with `packing` where sequences are packed. With
+    `if_faster`, a kernel that was measured to be slower than the reference path is none.
+    """
+    if spec.value != "residual":
+        return _try_member(q, k, v, spec=spec, if_faster=if_faster, **options)
+    total = None
+    for value in ("linear", "hidden"):  # two members of the family with the same code, added up
+        part = replace(spec, value=value, output="plain", gain=1.0)
+        out = _try_member(q, k, v, spec=part, if_faster=if_faster, **options)
+        if isinstance(out, str):
+            return out
+        total = out if total is None else total + out
+    assert total is not None
+    return spec.finish(total, _keys_seen(q, k, **options))
+
+
+def _try_member(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -40,67 +61,6 @@ def try_fused(
     value_weight: Tensor | None = None,
     code_multiplier: Tensor | None = None,
     packing: "Packing | None" = None,
-    row_factor: Tensor | None = None,
-    if_faster: bool = False,
-) -> Tensor | str:
-    """Return the output computed by a fused kernel, or the reason why none can.
-
-    `row_factor` [Bf, Tq] is what each query's output is multiplied by where the member's output is
-    "expected". With `if_faster`, a kernel that was measured to be slower than the reference path
-    is none.
-    """
-    parts = [spec]
-    if spec.value == "residual":  # two members of the family with the same code, added up
-        parts = [replace(spec, value=value) for value in ("linear", "hidden")]
-    total: Tensor | None = None
-    for part in parts:
-        out = _sum_over_keys(
-            q,
-            k,
-            v,
-            spec=part,
-            scale=scale,
-            eps=eps,
-            causal=causal,
-            bias=bias,
-            mask=mask,
-            value_weight=value_weight,
-            code_multiplier=code_multiplier,
-            packing=packing,
-            if_faster=if_faster,
-        )
-        if isinstance(out, str):
-            return out
-        total = out if total is None else total + out
-    assert total is not None
-    if (spec.output, spec.gain) == ("plain", 1):
-        return total
-    return spec.finish(total, _keys_seen(q, k, mask, causal, packing))
-
-
-def _keys_seen(
-    q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, packing: "Packing | None"
-) -> Number:
-    if packing is not None:
-        return keys_in_packing(packing.key_starts, q.shape[1], causal=causal)
-    padding = None if mask is None else _with_batch_axis(mask)[:, 0, 0].expand(-1, k.shape[1])
-    return keys_before(q.shape[1], k.shape[1], padding=padding, causal=causal, device=q.device)
-
-
-def _sum_over_keys(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    spec: AttentionSpec,
-    scale: float,
-    eps: float,
-    causal: bool,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    value_weight: Tensor | None,
-    code_multiplier: Tensor | None,
-    packing: "Packing | None",
     if_faster: bool,
 ) -> Tensor | str:
     if not (isinstance(spec.normalisation, str) and isinstance(spec.phi, str)):
@@ -115,10 +75,9 @@ def _sum_over_keys(
         reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
         if code_multiplier is not None:
             reason = "attention dropout is fused for heads up to 16, and not with a softmax"
-        if spec.output != "plain" or spec.gain != 1:
-            reason = "an output that is scaled is fused for heads up to 16, and not with a softmax"
         if reason is None:
-            return attend(q, k, v, causal=causal, scale=scale)
+            out = attend(q, k, v, causal=causal, scale=scale)
+            return spec.finish(out, _keys_seen(q, k, causal=causal))
         if spec.normalisation == "softmax" or q.shape[-1] >= linear.MIN_WIDTH:
             return reason  # else the small-head kernel may know it
     if mask is not None and not _is_padding(mask):
@@ -130,6 +89,11 @@ def _sum_over_keys(
     from hyla.attention.kernels.ops import choose_kernel, fused_attention
 
     pairwise = (q.shape[2], q.shape[1], k.shape[1])
+    gain: Number = spec.gain
+    if spec.output == "expected":
+        seen = _keys_seen(q, k, mask=mask, causal=causal, packing=packing)
+        gain = row_factor(spec, seen, q.shape[2])
+    by_row = isinstance(gain, Tensor)
     formula = Formula(
         normalisation=spec.normalisation,
         value=spec.value,
@@ -137,19 +101,18 @@ def _sum_over_keys(
         scale=scale,
         eps=eps,
         causal=causal,
-        output="rows" if spec.output == "expected" else spec.output,
-        gain=spec.gain,
+        output="rms" if spec.output == "rms" else "rows" if by_row else "plain",
+        gain=1.0 if by_row else gain,
+        output_eps=RMS_EPS,
     )
     arguments: dict[str, Any] = {
         "bias": None if bias is None else _with_batch_axis(bias).expand(-1, *pairwise),
-        "padding": None
-        if mask is None
-        else _with_batch_axis(mask)[:, 0, 0].expand(len(q), k.shape[1]),
+        "padding": None if mask is None else _padding(mask, k.shape[1]).expand(len(q), -1),
         "multiplier": None
         if code_multiplier is None
         else _with_batch_axis(code_multiplier)[:, 0].expand(-1, *pairwise[1:]),
         "packing": packing,
-        "row_factor": row_factor,
+        "row_factor": gain.expand(-1, q.shape[1]) if by_row else None,
         "formula": formula,
     }
     kernel, reason = choose_kernel(q, k, v, **arguments)
@@ -159,6 +122,22 @@ def _sum_over_keys(
     if reason is not None:
         return reason
     return fused_attention(kernel, q, k, v, **arguments)
+
+
+def _keys_seen(
+    q: Tensor,
+    k: Tensor,
+    *,
+    causal: bool,
+    mask: Tensor | None = None,
+    packing: "Packing | None" = None,
+    **_: Any,
+) -> Number:
+    """Count the keys of each query, as [Bf, Tq] or as a number where all see all of them."""
+    if packing is not None:
+        return keys_in_packing(packing.key_starts, q.shape[1], causal=causal)
+    padding = None if mask is None else _padding(mask, k.shape[1])
+    return keys_before(q.shape[1], k.shape[1], padding=padding, causal=causal, device=q.device)
 
 
 def say_once(reason: str) -> None:
@@ -178,6 +157,11 @@ def _is_padding(mask: Tensor) -> bool:
 
 def _is_shared_by_heads(multiplier: Tensor) -> bool:
     return multiplier.ndim < 3 or multiplier.shape[-3] == 1
+
+
+def _padding(mask: Tensor, keys: int) -> Tensor:
+    """Return key padding [B or 1, Tk] from a mask that is no more."""
+    return _with_batch_axis(mask)[:, 0, 0].expand(-1, keys)
 
 
 def _with_batch_axis(x: Tensor) -> Tensor:

@@ -79,6 +79,6 @@ def keys_before(
         return float(max(keys, 1)) if padding is None else padding.sum(-1, keepdim=True).float()
     last = torch.arange(keys - queries + 1, keys + 1, device=device)
     if padding is None:
-        return last.float()
+        return last[None].float()
     running = F.pad(padding.to(torch.int32).cumsum(-1), (1, 0))
     return running[:, last].float()
