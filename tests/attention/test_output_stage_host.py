@@ -12,8 +12,7 @@ import pytest
 import torch
 from kernel_host import HostBuilds
 
-from hyla.attention import AttentionSpec
-from hyla.attention.dispatch import try_fused
+from hyla.attention import AttentionSpec, attention
 from hyla.attention.kernels import decode, large_head, output_stage, small_head
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import choose_kernel, fused_attention
@@ -406,25 +405,28 @@ def test_says_why_it_cannot_run(message, row_factor, output):
     assert re.search(message, reason)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("output", ["plain", "expected", "rms"])
-@pytest.mark.parametrize(("H", "D"), [(8, 4), (8, 32)])
-def test_dispatch_knows_the_members(output, H, D):
+@pytest.mark.parametrize(
+    ("normalisation", "value", "H", "D"),
+    [("rms_head", "hidden", 8, 4), ("rms_head", "hidden", 8, 32), ("none", "residual", 3, 4)],
+)
+def test_dispatch_knows_the_members(normalisation, value, H, D, output, causal, padded):
     q, k, v = (torch.randn(2, 5, H, D) for _ in "qkv")
-    spec = AttentionSpec(normalisation="rms_head", value="hidden", output=output, gain=GAIN)
-    rows = torch.rand(1, 5) if output == "expected" else None
-    options = {"spec": spec, "scale": SCALE, "eps": EPS, "causal": True, "row_factor": rows}
-    got = try_fused(q, k, v, **options)
-    raw = replace(spec, output="plain", gain=1.0)
-    mask = torch.ones(5, 5).tril().bool()
-    want = reference_attention(q, k, v, spec=raw, scale=SCALE, eps=EPS, mask=mask)[0]
-    case = Case("", "rows" if output == "expected" else output, H, D, 5, 5)
-    torch.testing.assert_close(got, exact_stage(want, case.formula, rows), rtol=1e-4, atol=1e-5)
+    spec = AttentionSpec(normalisation=normalisation, value=value, output=output, gain=GAIN)
+    mask = torch.rand(2, 1, 1, 5) > 0.4 if padded else None
+    options = {"attention": spec, "mask": mask, "causal": causal}
+    got = attention(q, k, v, backend="fused", **options)
+    want = attention(q, k, v, backend="reference", **options)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("normalisation", "D"), [("softmax", 64), ("none", 64)])
-def test_members_without_a_kernel_do_not_scale(normalisation, D):
-    q = torch.randn(1, 5, 2, D)
-    for stage in ({"output": "rms"}, {"gain": 2.0}):
-        spec = AttentionSpec(normalisation=normalisation, value="linear", **stage)
-        reason = try_fused(q, q, q, spec=spec, scale=SCALE, eps=EPS, causal=False)
-        assert "an output that is scaled" in reason
+@pytest.mark.parametrize("stage", [{"output": "rms"}, {"output": "expected"}, {"gain": 2.0}])
+@pytest.mark.parametrize("normalisation", ["softmax", "none"])
+def test_members_without_a_kernel_are_scaled_too(normalisation, stage):
+    q = torch.randn(1, 5, 2, 64)
+    spec = AttentionSpec(normalisation=normalisation, value="linear", **stage)
+    options = {"attention": spec, "causal": True}
+    want = attention(q, q, q, backend="reference", **options)
+    torch.testing.assert_close(attention(q, q, q, backend="fused", **options), want)

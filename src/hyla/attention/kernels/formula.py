@@ -29,10 +29,12 @@ class Formula:
     gain: float = 1.0
     output_eps: float = 1e-6
 
-    def why_unsupported(self, values: Iterable[str]) -> str | None:
+    def why_unsupported(
+        self, values: Iterable[str], normalisations: Iterable[str] = NORMALISATIONS
+    ) -> str | None:
         """Say what a kernel for these value networks does not know, or return None."""
-        if self.normalisation not in NORMALISATIONS:
-            return f"it takes normalisation {_either(NORMALISATIONS)}, got {self.normalisation!r}"
+        if self.normalisation not in normalisations:
+            return f"it takes normalisation {_either(normalisations)}, got {self.normalisation!r}"
         if self.value not in values:
             return f"it takes the value network {_either(values)}, got {self.value!r}"
         if self.value == "hidden" and self.phi not in PHIS:

@@ -107,7 +107,7 @@ def fused_attention(
         starts = (packing.query_starts, packing.key_starts)
         packed = (*starts, packing.longest_query, packing.longest_key)
     run = _FunctionalAttention.apply if under_torch_func_grad() else _attention
-    output, _ = run(
+    output, *_ = run(
         *(q, k, v, bias, padding, multiplier, row_factor, *packed),
         *(kernel, formula.normalisation, formula.value, formula.phi),
         *(formula.scale, formula.eps, formula.causal),
@@ -142,17 +142,23 @@ def _attention(
     gain: float,
     output_eps: float,
     deterministic: bool,
-) -> tuple[Tensor, Tensor]:
-    """Also return what each row was multiplied by [B, Tq] if a backward needs it, or [0]."""
-    total_factor = _total_factor(q, output)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Also return what a backward needs of each row, or [0] where it needs none.
+
+    That is what the row was multiplied by [B, Tq], and for a softmax the logarithms of its sums
+    [B, Tq, H].
+    """
+    total_factor, log_sum = _statistics(q, normalisation, output)
+    softmax = {"log_sum": log_sum} if normalisation == "softmax" else {}
     y = KERNELS[kernel].forward(
         *(q, k, v, bias, padding, multiplier),
         _packing(query_starts, key_starts, longest_query, longest_key),
         _formula(normalisation, value, phi, scale, eps, causal, output, gain, output_eps),
         row_factor=None if row_factor is None else row_factor.contiguous(),
         total_factor=total_factor if output == "rms" else None,
+        **softmax,
     )
-    return y, total_factor
+    return y, total_factor, log_sum
 
 
 @torch.library.custom_op("hyla::fused_attention_backward", mutates_args=())
@@ -160,6 +166,7 @@ def _attention_backward(
     upstream: Tensor,
     y: Tensor | None,
     total_factor: Tensor | None,
+    log_sum: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -188,12 +195,14 @@ def _attention_backward(
     formula = _formula(normalisation, value, phi, scale, eps, causal, output, gain, output_eps)
     row_factor = None if row_factor is None else row_factor.contiguous()
     upstream, formula = output_stage.raw_upstream(upstream, y, total_factor, row_factor, formula)
+    softmax = {} if log_sum is None else {"log_sum": log_sum}
     dq, dk, dv, dbias = KERNELS[kernel].backward(
         *(upstream, q, k, v, bias, padding, multiplier),
         _packing(query_starts, key_starts, longest_query, longest_key),
         formula,
         bias_gradient=bias_gradient,
         deterministic=deterministic,
+        **softmax,
     )
     return dq, dk, dv, dbias if dbias is not None else q.new_empty(0)
 
@@ -222,9 +231,11 @@ def _formula(
     )
 
 
-def _total_factor(q: Tensor, output: str) -> Tensor:
-    shape = q.shape[:2] if output == "rms" else (0,)
-    return torch.empty(shape, dtype=torch.float32, device=q.device)
+def _statistics(q: Tensor, normalisation: str, output: str) -> tuple[Tensor, Tensor]:
+    factors = q.shape[:2] if output == "rms" else (0,)
+    sums = q.shape[:3] if normalisation == "softmax" else (0,)
+    like = {"dtype": torch.float32, "device": q.device}
+    return torch.empty(factors, **like), torch.empty(sums, **like)
 
 
 def _packing(
@@ -240,12 +251,13 @@ def _packing(
 
 @_attention.register_fake
 def _(q, k, v, *rest):
-    output = rest[-4]
-    return torch.empty_like(q, memory_format=torch.contiguous_format), _total_factor(q, output)
+    normalisation, output = rest[9], rest[-4]
+    y = torch.empty_like(q, memory_format=torch.contiguous_format)
+    return y, *_statistics(q, normalisation, output)
 
 
 @_attention_backward.register_fake
-def _(upstream, y, total_factor, q, k, v, bias, *rest):
+def _(upstream, y, total_factor, log_sum, q, k, v, bias, *rest):
     *_, bias_gradient = rest
     gradients = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
     if bias is not None and bias_gradient:
@@ -258,17 +270,17 @@ def _(upstream, y, total_factor, q, k, v, bias, *rest):
 
 def _save(ctx, inputs, output):
     tensors, options = inputs[:9], inputs[9:]
-    y, total_factor = output
+    y, total_factor, log_sum = output
     kept = (y, total_factor) if total_factor.ndim == 2 else (None, None)
-    ctx.save_for_backward(*kept, *tensors)
-    ctx.mark_non_differentiable(total_factor)
+    ctx.save_for_backward(*kept, log_sum if log_sum.ndim == 3 else None, *tensors)
+    ctx.mark_non_differentiable(total_factor, log_sum)
     ctx.set_materialize_grads(False)  # no zeros for the gradient that nobody has
     ctx.options = options
 
 
-def _differentiate(ctx, upstream, _):
+def _differentiate(ctx, upstream, *_):
     saved = ctx.saved_tensors  # once: under activation checkpointing a second look is an error
-    bias_gradient = saved[5] is not None and ctx.needs_input_grad[3]
+    bias_gradient = saved[6] is not None and ctx.needs_input_grad[3]
     run = _FunctionalGradient.apply if under_torch_func_grad() else _attention_backward
     dq, dk, dv, dbias = run(upstream, *saved, *ctx.options, bias_gradient)
     unused = [None] * (5 + len(ctx.options))  # what masks, multiplies and packs, and no tensors
@@ -341,11 +353,13 @@ def _(info, in_dims, q, k, v, bias, padding, multiplier, row_factor, *rest):
     padding = _fold_optional(padding, in_dims[4], size)
     multiplier = _fold_unless_common(multiplier, in_dims[5], size)
     row_factor = _fold_unless_common(row_factor, in_dims[6], size)
-    y, total_factor = _attention(*folded, bias, padding, multiplier, row_factor, *rest)
-    y = y.unflatten(0, (size, -1))
-    if total_factor.ndim == 1:
-        return (y, total_factor), (0, None)
-    return (y, total_factor.unflatten(0, (size, -1))), (0, 0)
+    results = _attention(*folded, bias, padding, multiplier, row_factor, *rest)
+    mapped = [x.ndim > 1 for x in results]  # else there are none: [0]
+    unfolded = (
+        x.unflatten(0, (size, -1)) if is_mapped else x
+        for x, is_mapped in zip(results, mapped, strict=True)
+    )
+    return tuple(unfolded), tuple(0 if is_mapped else None for is_mapped in mapped)
 
 
 @_attention_backward.register_vmap
@@ -355,6 +369,7 @@ def _(
     upstream,
     y,
     total_factor,
+    log_sum,
     q,
     k,
     v,
@@ -365,15 +380,15 @@ def _(
     *rest,
 ):
     _refuse_packing(rest[0])
-    size, given = info.batch_size, (upstream, y, total_factor, q, k, v)
+    size, given = info.batch_size, (upstream, y, total_factor, log_sum, q, k, v)
     folded = [
-        None if x is None else _fold(x, d, size) for x, d in zip(given, in_dims[:6], strict=True)
+        None if x is None else _fold(x, d, size) for x, d in zip(given, in_dims[:7], strict=True)
     ]
     # Here even a common bias is copied: each member of the vmap has a gradient of its own.
-    bias = _fold_optional(bias, in_dims[6], size)
-    padding = _fold_optional(padding, in_dims[7], size)
-    multiplier = _fold_unless_common(multiplier, in_dims[8], size)
-    row_factor = _fold_unless_common(row_factor, in_dims[9], size)
+    bias = _fold_optional(bias, in_dims[7], size)
+    padding = _fold_optional(padding, in_dims[8], size)
+    multiplier = _fold_unless_common(multiplier, in_dims[9], size)
+    row_factor = _fold_unless_common(row_factor, in_dims[10], size)
     *gradients, dbias = _attention_backward(*folded, bias, padding, multiplier, row_factor, *rest)
     gradients = [gradient.unflatten(0, (size, -1)) for gradient in gradients]
     if dbias.numel() == 0:
