@@ -25,6 +25,13 @@ LABELS = {
 }
 """How the paper calls the attention presets, in the order of Table A1."""
 
+OUR_LABELS = {
+    "hyla_residual": "HYLA + linear value",
+    "hyla_residual_minus_rmshead": "HYLA − RMSHead + linear value",
+    "hyla_residual_minus_rmshead_plus_softmax": "HYLA − RMSHead + softmax + linear value",
+}
+"""The same for presets that the paper does not have."""
+
 # The hyper-parameters that Table A3 lists as searched. The smaller scales search next to nothing:
 # at `smoke` only so much that choosing is exercised.
 _SEARCH: Mapping[tuple[str, str], Mapping[str, Sequence[Any]]] = {
@@ -100,11 +107,12 @@ def scaling(scale: str, size: str) -> list[dict[str, Any]]:
     return [sweep("sraven", scale, grid={size: sizes, "steps": steps, "model.attention": METHODS})]
 
 
-def table_a1(task: str, scale: str) -> list[dict[str, Any]]:
-    """Return the fourteen rows of Table A1 for one task."""
+def table_a1(task: str, scale: str, output: str = "") -> list[dict[str, Any]]:
+    """Return the fourteen rows of Table A1 for one task, all with the same kind of `output`."""
     rows = [name for name in LABELS if name != "hyla_plus_softmax_last"]
     first = [*METHODS, *(name for name in rows if name not in METHODS)]
+    dense, experts = ([name + output for name in names] for names in (first, METHODS))
     return [
-        sweep(task, scale, grid={"model.attention": first}),
-        sweep(task, scale, grid={"model.attention": METHODS}, model={"feed_forward": "moe"}),
+        sweep(task, scale, grid={"model.attention": dense}),
+        sweep(task, scale, grid={"model.attention": experts}, model={"feed_forward": "moe"}),
     ]

@@ -5,14 +5,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hyla.lab.drawing import METHOD_COLOURS, PALETTE, Bars, Level, Lines, Series
-from hyla.lab.grids import LABELS, METHODS
+from hyla.lab.grids import LABELS, METHODS, OUR_LABELS
 from hyla.lab.results import Cell, Results
 from hyla.lab.selection import Estimate
 
 
 def label_of(attention: Any) -> str:
-    """Return what the paper calls an attention preset."""
-    return LABELS.get(str(attention), str(attention))
+    """Return what the paper calls an attention preset, and how a variant differs from it."""
+    preset, *changes = str(attention).split(".")
+    label = (LABELS | OUR_LABELS).get(preset, preset)
+    return f"{label} ({' '.join(changes)})" if changes else label
 
 
 def half_bar(value: Estimate | None) -> float:

@@ -12,7 +12,7 @@ PAPER = (
     *("figA2", "figA3", "figA4", "figA5", "figA6", "figA7", "figA8", "figA9"),
     *("tableA1", "tableA2", "tableA3"),
 )
-BEYOND = ("phi", "sigma", "capacity", "dropout", "unambiguous", "codeswap")
+BEYOND = ("scale", "equalscale", "phi", "sigma", "capacity", "dropout", "unambiguous", "codeswap")
 NAMES = (*PAPER, *BEYOND)
 
 
