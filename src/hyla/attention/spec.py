@@ -116,6 +116,9 @@ PRESETS: Mapping[str, AttentionSpec] = {
     "hyla_plus_softmax_last": AttentionSpec(normalisation=("rms_head", "softmax"), value="hidden"),
 }
 
+RECOMMENDED = "hyla"
+"""The preset for a model of your own; it keeps the attention branch small at the start."""
+
 
 def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
     """Return the spec itself, or the preset of that name; `hyla.silu` is HYLA with φ = SiLU."""
