@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from hyla.attention import attention
+from hyla.attention.spec import RECOMMENDED
 from hyla.cli import main
 from hyla.doctor import checks, installation
 from hyla.doctor.checks import run_checks
 from hyla.doctor.kernels import CASES, kernel_findings
+from hyla.training.run_directory import read_branch_scales
+from tiny_text import tiny_corpus
 
 CPU = torch.device("cpu")
 on_cpu_alone = pytest.mark.skipif(torch.cuda.is_available(), reason="says what is so without a GPU")
@@ -152,3 +155,85 @@ runpy.run_module("hyla.doctor", run_name="__main__")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["healthy"]
+
+
+# --- hyla doctor init ---------------------------------------------------------------------------
+
+
+def test_the_start_of_models_as_a_table(capsys):
+    command = ["doctor", "init", "sraven", "--scale", "paper", "--attention", "softmax", "hyla"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    rows = [line.split() for line in shown.splitlines()]
+    # attention, block, stream, attention branch, how many times, a mark, ...
+    first = {row[0]: row for row in rows if row[1:2] == ["1"]}
+    assert first.keys() == {"softmax", "hyla"}
+    assert first["softmax"][2:5] == ["0.317", "0.436", "1.37"]
+    assert first["hyla"][2:6] == ["0.317", "39.4", "124", "!"]
+    assert sum(row.count("!") for row in rows[1:]) == 1
+    assert len([row for row in rows if row[:1] in (["2"], ["3"], ["4"])]) == 6
+    assert "softmax: no branch is more than 3 times" in shown
+    assert "hyla: the attention branch of block 1 is 39.4 where the stream is 0.317" in shown
+
+
+def test_the_start_of_models_as_json(capsys):
+    assert main(["doctor", "init", "fuzzy", "--scale", "smoke", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["task"], found["scale"], found["most_times_the_stream"]) == ("fuzzy", "smoke", 3)
+    assert {"softmax", "linear", "hyla", RECOMMENDED} == found["attention"].keys()
+    for name, one in found["attention"].items():
+        [block] = one["blocks"]
+        assert block["attention_ratio"] == pytest.approx(block["attention"] / block["stream"])
+        assert block["feed_forward_ratio"] == pytest.approx(
+            block["feed_forward"] / block["between"]
+        )
+        assert (one["warning"] is not None) == (block["attention_ratio"] > 3), name
+
+
+def test_the_start_is_that_of_a_run(tmp_path, capsys):
+    """The same model and batch as `hyla train` has before its first step."""
+    task = ["fuzzy", "--scale", "smoke", "--attention", "linear"]
+    assert main(["train", *task, "--steps", "1", "--root", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "init", *task, "--json"]) == 0
+    [path] = tmp_path.iterdir()
+    logged = read_branch_scales(path)
+    assert logged is not None
+    [block] = json.loads(capsys.readouterr().out)["attention"]["linear"]["blocks"]
+    [want] = logged["blocks"]
+    assert {name: block[name] for name in want} == pytest.approx(want, rel=1e-4)
+
+
+def test_the_start_of_a_language_model(tmp_path, capsys):
+    pytest.importorskip("sentencepiece")
+    command = ["doctor", "init", "language", "--scale", "smoke", "--json"]
+    found = {}
+    corpus = tiny_corpus(tmp_path).path
+    for kind, more in (("random", []), ("mini", ["--size", "mini"]), ("text", ["--data", corpus])):
+        assert main([*command, *map(str, more), "--attention", "softmax", "hyla"]) == 0
+        found[kind] = json.loads(capsys.readouterr().out)["attention"]
+    assert [len(one["hyla"]["blocks"]) for one in found.values()] == [2, 4, 2]
+    for one in found.values():  # embeddings are small, softmax attention is not large
+        assert one["softmax"]["blocks"][0]["attention"] < 1
+        assert one["softmax"]["warning"] is None
+        assert "attention branch of block 1" in one["hyla"]["warning"]
+    assert found["random"] != found["text"]
+    assert main([*command[:-1], "--attention", "softmax"]) == 0
+    assert "a small stream rather than a large branch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fuzy"], "did you mean 'fuzzy'?"),
+        (["fuzzy", "--attention", "softmax", "hylas"], "did you mean 'hyla'?"),
+        (["fuzzy", "--scale", "papper"], "did you mean 'paper'?"),
+        (["sraven", "--size", "mini"], "settings of the task language, not of sraven"),
+        (["language", "--data", "nowhere"], "not a prepared corpus"),
+        (["language", "--size", "minni"], "did you mean 'mini'?"),
+    ],
+)
+def test_the_start_of_what_is_not_there(arguments, message, capsys):
+    assert main(["doctor", "init", *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line

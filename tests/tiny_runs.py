@@ -93,12 +93,18 @@ def run_path(root: Path) -> Path:
 
 
 def records(root: Path) -> list[dict[str, Any]]:
-    """What the only run under `root` logged, without the clock."""
+    """The metrics of the only run under `root`, without the clock."""
     lines = (run_path(root) / "metrics.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
+    found = [record for record in map(json.loads, lines) if "branch_scales" not in record]
     for record in found:
         assert record.pop("seconds") >= 0
     return found
+
+
+def scale_records(root: Path) -> list[dict[str, Any]]:
+    """What the only run under `root` logged on its branches; once, if all is well."""
+    lines = (run_path(root) / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if "branch_scales" in record]
 
 
 def final_tensors(root: Path) -> dict[str, Tensor]:
@@ -109,6 +115,8 @@ def final_tensors(root: Path) -> dict[str, Tensor]:
 def assert_same_run(root: Path, reference: Path) -> None:
     """Records, summary and final weights of the only runs under both, bit for bit."""
     assert records(root) == records(reference)
+    assert len(scale_records(root)) == 1
+    assert scale_records(root) == scale_records(reference)
     summaries = [json.loads((run_path(r) / "finished.json").read_text()) for r in (root, reference)]
     for summary in summaries:
         assert summary.pop("seconds") >= summary.pop("training_seconds") >= 0

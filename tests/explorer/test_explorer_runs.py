@@ -72,7 +72,7 @@ def test_an_unfinished_run_shows_its_newest_metrics(root, run, tmp_path):
     assert not one.finished
     assert (one.step, one.steps) == (24, 24)
     records = (tmp_path / "young" / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "young" / "metrics.jsonl").write_text("".join(records[:3]))
+    (tmp_path / "young" / "metrics.jsonl").write_text("".join(records[:4]))
     [one] = RunStore(tmp_path).runs().runs
     assert (one.step, one.steps) == (10, 24)
     assert "ood/accuracy" in one.metrics

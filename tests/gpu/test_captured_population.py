@@ -47,6 +47,23 @@ def test_the_captured_step_trains_as_the_cpu_does(attention):
     torch.testing.assert_close(scores, plain.evaluate("ood", 600)["loss"], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_branches_are_measured_beside_the_captured_step(precision):
+    """The numbers of the CPU, and neither the graph nor the compiler notices."""
+    settings = config("sraven", "paper", members={"seed": [0, 1]})
+    looked, plain = (population(settings, precision=precision) for _ in range(2))
+    looked.prepare()
+    found = looked.branch_scales(32)
+    expected = population(settings, "cpu").branch_scales(32)
+    for member, other in zip(found, expected, strict=True):
+        for block, wanted in zip(member, other, strict=True):
+            tolerance = 1e-3 if precision == "float32" else 0.05
+            assert vars(block) == pytest.approx(vars(wanted), rel=tolerance)
+    for one in (looked, plain):
+        one.train(5)
+    assert torch.equal(looked.mean_losses(), plain.mean_losses())
+
+
 def test_a_member_does_not_depend_on_its_company():
     alone = config(members={"seed": [2]})
     among = config(members={"seed": [0, 1, 2, 3]})

@@ -104,3 +104,12 @@ def test_logits_never_exist_all_at_once():
     all_logits = 65_536 * 32_000 * 2
     assert torch.cuda.max_memory_allocated() < 1.5 * all_logits
     assert math.isfinite(float(weight.grad.norm()))
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-3), ("bf16", 0.05)])
+def test_branches_are_measured_before_the_model_is_compiled(precision, tolerance):
+    looked, plain = (steps("hyla", "cuda", precision) for _ in range(2))
+    expected = steps("hyla", "cpu", "float32", backend="reference").branch_scales(8)
+    for block, wanted in zip(looked.branch_scales(8), expected, strict=True):
+        assert vars(block) == pytest.approx(vars(wanted), rel=tolerance)
+    assert losses(looked) == pytest.approx(losses(plain), rel=1e-3)

@@ -77,7 +77,12 @@ def test_preempted_jobs_continue_where_they_were(tmp_path: Path, capsys):
         ("fuzzy-hyla-*", "scancel", "--signal=USR2", f"{submitted[1]}_0"),
         ("fuzzy-softmax-*", "scontrol", "requeue", f"{submitted[1]}_1"),
     ):
-        _wait_for(lambda run=run: any(p.stat().st_size for p in runs.glob(f"{run}/metrics.jsonl")))
+        # A run's first record comes before its first step.
+        _wait_for(
+            lambda run=run: any(
+                p.read_bytes().count(b"\n") > 1 for p in runs.glob(f"{run}/metrics.jsonl")
+            )
+        )
         subprocess.run(preempt, check=True)
     _wait_for(lambda: all(run.checkpoint_step is not None for run in read_runs(runs)))
     interrupted_at = [run.checkpoint_step for run in read_runs(runs)]

@@ -8,7 +8,7 @@ import torch
 
 from hyla.tasks.language import Corpus
 from hyla.training.language import language_run_path, load_language_model, train_language
-from hyla.training.run_directory import read_metrics
+from hyla.training.run_directory import read_branch_scales, read_metrics
 from language_ranks import RankProcesses
 from tiny_text import tiny_corpus, tiny_language_config
 
@@ -61,6 +61,10 @@ def test_two_ranks_have_the_losses_of_one(corpus, tmp_path, alone, strategy):
     assert_same_run(run_path(corpus, tmp_path), alone)
     assert "parameters" in outputs[0]
     assert outputs[1] == ""  # one rank talks
+    # Each rank has measured its own share of the batch; the first one's is logged.
+    found = [read_branch_scales(path) for path in (run_path(corpus, tmp_path), alone)]
+    for block, other in zip(*(one["blocks"] for one in found if one is not None), strict=True):
+        assert block == pytest.approx(other, rel=0.3)
 
 
 @pytest.mark.parametrize(

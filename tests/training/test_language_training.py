@@ -11,6 +11,7 @@ from tiny_text import documents, tiny_corpus, tiny_language_config, write_text
 pytest.importorskip("sentencepiece")
 
 from hyla._files import write_atomically
+from hyla.nn import branch_scales
 from hyla.nn.generate import generate
 from hyla.tasks.language import Corpus, CorpusError, Settings, TextFiles, Windows, prepare
 from hyla.training import Interrupted
@@ -25,7 +26,7 @@ from hyla.training.language import (
 from hyla.training.language.config import load_language_preset
 from hyla.training.language.ranks import Ranks
 from hyla.training.language.steps import Steps
-from hyla.training.run_directory import RunDirectoryError, read_metrics
+from hyla.training.run_directory import RunDirectoryError, read_branch_scales, read_metrics
 from hyla.training.stop import StopRequest
 
 LOOP = "hyla.training.language.loop"
@@ -104,6 +105,37 @@ def test_a_run_and_its_records(corpus, tmp_path):
     assert summary["parameters"] > summary["parameters_without_embeddings"] > 0
     assert run(config, corpus, tmp_path) == summary  # finished: not trained again
     assert records(config, tmp_path) == logged
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("compile", [False, True])
+def test_the_branches_are_measured_on_the_first_batch(corpus, compile):
+    config = tiny_language_config(corpus)
+    steps = Steps(config, corpus.tokens("train"), Execution(compile=compile), Ranks("cpu"))
+    tokens = steps._batch()
+    want = branch_scales(steps.model.transformer, tokens[:3, :-1])
+    torch._dynamo.utils.counters.clear()
+    generator = torch.get_rng_state()
+    got = steps.branch_scales(3)
+    assert torch.equal(torch.get_rng_state(), generator)
+    for one, other in zip(got, want, strict=True):
+        assert vars(one) == pytest.approx(vars(other), rel=1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 0  # nothing was compiled
+
+
+def test_the_branches_are_measured_once(corpus, tmp_path, monkeypatch, capsys):
+    config = tiny_language_config(corpus, model={"attention": "linear"})
+    interrupt(monkeypatch, at=5)
+    with pytest.raises(Interrupted):
+        run(config, corpus, tmp_path)
+    path = language_run_path(config, tmp_path)
+    found = read_branch_scales(path)
+    assert found is not None
+    assert len(found["blocks"]) == 2
+    assert capsys.readouterr().out.count("drowns it") == 1
+    run(config, corpus, tmp_path)
+    assert "drowns it" not in capsys.readouterr().out
+    assert (path / "metrics.jsonl").read_text().count("branch_scales") == 1
 
 
 @pytest.mark.parametrize("attention", ["hyla", "softmax", "linear"])

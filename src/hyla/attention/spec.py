@@ -148,6 +148,9 @@ PRESETS: Mapping[str, AttentionSpec] = {
     ),
 }
 
+RECOMMENDED = "hyla"
+"""The preset for a model of your own; it keeps the attention branch small at the start."""
+
 
 # A preset, then in any order and each once: a φ, and an output with a divisor.
 _OUTPUT = re.compile(rf"(?P<output>{'|'.join(OUTPUTS)})(?P<divisor>[1-9]\d*)?")

@@ -1,13 +1,33 @@
-"""`hyla doctor`: is this installation sound, and what runs here."""
+"""`hyla doctor`: is this installation sound, what runs here; and how a model starts (`init`)."""
 
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from hyla.doctor import diagnose
 
+_INIT_HELP = """Say how large each branch of a model is at the start, beside the stream it joins.
 
-def doctor(
+Builds the model that `hyla train` would, one for each attention, and runs it on one batch. A branch
+of more than three times its stream is marked: it drowns what the model has put there before. Every
+training run measures the same before its first step.
+
+For example:
+
+- `hyla doctor init sraven --scale paper`
+- `hyla doctor init fuzzy --attention softmax hyla.silu`
+- `hyla doctor init language --size small --json`: on random tokens, without --data
+
+Exit codes: 0 measured, whatever was found; 2 wrong usage.
+"""
+
+doctor = App(name="doctor")
+# By name: an installation with parts missing is to be examined, and `init` needs most of them.
+doctor.command("hyla.commands.doctor_init:doctor_init", name="init", help=_INIT_HELP)
+
+
+@doctor.default
+def examine(
     *,
     json: Annotated[bool, Parameter(help="Print one JSON object instead.", negative=())] = False,
 ) -> int:

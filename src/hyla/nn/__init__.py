@@ -5,9 +5,11 @@ from hyla.nn.convert import state_dict_from_flax
 from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla.nn.multi_head_attention import MultiHeadAttention
 from hyla.nn.positions import T5RelativeBias, rotary
+from hyla.nn.scales import BranchScales, branch_scales
 from hyla.nn.transformer import Transformer, TransformerConfig, TransformerDetails
 
 __all__ = [
+    "BranchScales",
     "GeluMlp",
     "KeyValueCache",
     "MixtureOfExperts",
@@ -17,6 +19,7 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "TransformerDetails",
+    "branch_scales",
     "rotary",
     "state_dict_from_flax",
 ]

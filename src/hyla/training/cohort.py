@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hyla.nn import BranchScales
 from hyla.training.population import Member, Population
 
 
@@ -93,6 +94,10 @@ class Cohort:
             part.evaluate(split, instances, before_batch=before_batch) for part in self.parts
         ]
         return {name: self._joined([result[name] for result in results]) for name in results[0]}
+
+    def branch_scales(self, instances: int) -> list[list[BranchScales]]:
+        """Scales in each member's blocks, on instances of its next training batch."""
+        return [member for part in self.parts for member in part.branch_scales(instances)]
 
     def state(self) -> dict[str, Tensor]:
         """State of all parts, members joined again, so that it loads under another split."""

@@ -7,14 +7,19 @@ from typing import Any
 
 import torch
 
-from hyla.training import checkpoint
+from hyla.training import branches, checkpoint
 from hyla.training.cohort import Cohort
 from hyla.training.config import TrainConfig
 from hyla.training.crowding import Crowding
 from hyla.training.events import Events
 from hyla.training.population import Member, Population
 from hyla.training.progress import Progress
-from hyla.training.run_directory import RunDirectory, directory_of, last_logged
+from hyla.training.run_directory import (
+    RunDirectory,
+    directory_of,
+    last_logged,
+    read_branch_scales,
+)
 from hyla.training.sinks import MetricSink, member_scalars
 from hyla.training.stop import Stopped, StopRequest
 
@@ -156,8 +161,10 @@ class _Training:
     def run_all(self) -> dict[str, Any]:
         """Train to the end and return the summary, or raise `Interrupted`."""
         self._resume()
-        self.started = time.monotonic() - self.seconds
         step = self.cohort.step
+        if step == 0 and read_branch_scales(self.run.path) is None:
+            self._log_branches()
+        self.started = time.monotonic() - self.seconds
         if step in self.events and last_logged(self.run.path) < step:
             self._report(step)  # the evaluation of this step was interrupted
         while self.cohort.step < self.config.steps:
@@ -253,6 +260,15 @@ class _Training:
             shown = {headline.replace("/", " "): metrics[headline]}
             self.progress.update(self.cohort.step, metrics=shown)
         return metrics
+
+    def _log_branches(self) -> None:
+        branches.log_branches(
+            self.run,
+            self.names,
+            self.cohort.branch_scales(branches.INSTANCES),
+            attention=str(self.config.model.attention),
+            say=self.progress.message,
+        )
 
     def _log(self, step: int, record: dict[str, list[float]]) -> None:
         self.seconds = time.monotonic() - self.started

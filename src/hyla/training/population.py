@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 
-from hyla.nn import Transformer, TransformerConfig
+from hyla.nn import BranchScales, Transformer, TransformerConfig
+from hyla.nn.scales import by_block, recorded_scales, scales_by_block
 from hyla.tasks import Batch, Sampler, Task
 from hyla.training.objectives import Objective, objective_of
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
@@ -245,6 +246,20 @@ class Population:
             return self.objective.sums(self._logits(views, batch, None), batch)
 
         return torch.vmap(score)(views, batch)
+
+    def branch_scales(self, instances: int) -> list[list[BranchScales]]:
+        """Scales in each member's blocks on the first `instances` of its next training batch."""
+
+        def measure(views: list[Tensor], inputs: Tensor) -> Tensor:
+            parameters = dict(zip(self._names, views, strict=True))
+            with autocast(self.precision, self.device), recorded_scales(self._model) as recorded:
+                functional_call(self._model, parameters, (inputs,))
+            return by_block(recorded)
+
+        inputs = self._sample(self.step).inputs[:, :instances]
+        self._model.eval()  # dropout is no part of a branch's scale, and would draw noise
+        with torch.no_grad(), matmul_precision(self.precision):
+            return [scales_by_block(member) for member in torch.vmap(measure)(self._views, inputs)]
 
     # --- state ----------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@
 
 - ``config.json``: the resolved config; its fingerprint is the identity of the run;
 - ``provenance.json``: one entry per start: versions, device, git commit, time;
-- ``metrics.jsonl``: one JSON object per line, each with its ``step``;
+- ``metrics.jsonl``: one JSON object per line, each with its ``step``; that of step 0 says how large
+  the branches of the models are (`read_branch_scales`), all others are metrics;
 - ``checkpoint-*.safetensors``: see `hyla.training.checkpoint`;
 - ``lock``: held by the process that trains, and says which one that is;
 - ``finished.json``: the final summary; it exists once the run is complete.
@@ -39,6 +40,7 @@ from hyla.training.checkpoint import DISK_FULL, JSON, room_left
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NONFINITE = "nonfinite"
+_BRANCH_SCALES = "branch_scales"
 
 
 class RunDirectoryError(RuntimeError):
@@ -141,6 +143,10 @@ class RunDirectory:
             if self._metrics.write(line) != len(line):
                 self._metrics.truncate(size_before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def log_branch_scales(self, record: Mapping[str, Any]) -> None:
+        """Append what `read_branch_scales` returns; no reader of metrics sees it."""
+        self.log({"step": 0, _BRANCH_SCALES: record})
 
     def sync(self) -> None:
         """Force the metrics to disk.
@@ -398,7 +404,16 @@ def _unescape(part: str) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the complete records of the run directory `path`, without locking it."""
+    """Return the complete metrics of the run directory `path`, without locking it."""
+    return [record for record in _read_records(path) if _BRANCH_SCALES not in record]
+
+
+def read_branch_scales(path: Path) -> dict[str, Any] | None:
+    """Return the scales of the branches at the start of a run; None if it has not logged any."""
+    return next((r[_BRANCH_SCALES] for r in _read_records(path) if _BRANCH_SCALES in r), None)
+
+
+def _read_records(path: Path) -> list[dict[str, Any]]:
     file = path / "metrics.jsonl"
     with _explained(file):
         content = file.read_bytes()

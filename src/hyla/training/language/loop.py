@@ -13,6 +13,7 @@ from rich.console import Console
 from hyla.nn.decoders import count_parameters
 from hyla.tasks.language import Corpus
 from hyla.tasks.language.shards import TOKENIZER
+from hyla.training import branches
 from hyla.training.cohort import ModelTooLargeError
 from hyla.training.events import Events
 from hyla.training.language import checkpoints
@@ -30,7 +31,12 @@ from hyla.training.loop import (
 )
 from hyla.training.precision import matmul_precision
 from hyla.training.progress import Progress
-from hyla.training.run_directory import RunDirectory, directory_of, last_logged
+from hyla.training.run_directory import (
+    RunDirectory,
+    directory_of,
+    last_logged,
+    read_branch_scales,
+)
 from hyla.training.sinks import MetricSink, member_scalars
 from hyla.training.stop import Stopped, StopRequest
 
@@ -164,6 +170,8 @@ class _Training:
         size = count_parameters(self.steps.model.transformer)
         self.progress.message(f"{self.config.model.attention}: {size}")
         self._resume()
+        if self.step == 0 and self.ranks.on_first(lambda: read_branch_scales(path)) is None:
+            self._log_branches()
         if self.steps.compiled:
             self.progress.message("compiling")
             self.steps.prepare()
@@ -269,6 +277,17 @@ class _Training:
         )
         self.progress.update(self.step, metrics={"validation loss": [found["loss"]]})
         return {f"validation/{name}": [value] for name, value in found.items()}
+
+    def _log_branches(self) -> None:
+        blocks = self.steps.branch_scales(branches.INSTANCES)
+        if self.run is not None:
+            branches.log_branches(
+                self.run,
+                [self.name],
+                [blocks],
+                attention=str(self.config.model.attention),
+                say=self.progress.message,
+            )
 
     def _log(self, record: dict[str, list[Any]]) -> None:
         self.seconds = time.monotonic() - self.started

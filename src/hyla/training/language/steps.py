@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hyla.nn import BranchScales
+from hyla.nn.scales import by_block, recorded_scales, scales_by_block
 from hyla.tasks.language import TrainingOrder, Windows
 from hyla.tasks.language.corpus import Tokens
 from hyla.training.language.config import Execution, LanguageConfig
@@ -72,6 +74,19 @@ class Steps:
         """Return the sums of the losses of each sequence, as training computes them."""
         with autocast(self.config.precision, self.ranks.device):
             return self.model(tokens)
+
+    def branch_scales(self, sequences: int) -> list[BranchScales]:
+        """Return the scales in each block on some of this rank's next batch; all ranks take part.
+
+        They call the whole model, as the parts of one that is sharded are gathered for that alone.
+        """
+        tokens = self._batch()[: min(sequences, self.micro_batch)]
+        with (
+            torch.compiler.set_stance("force_eager"),  # what looks inside is not to be compiled
+            recorded_scales(self.model.transformer) as recorded,
+        ):
+            self.losses(tokens)
+        return scales_by_block(by_block(recorded))
 
     def mean_loss(self) -> float:
         """Return the mean loss of the steps since the last call, over all ranks."""
