@@ -144,13 +144,13 @@ def _attention(
     deterministic: bool,
 ) -> tuple[Tensor, Tensor]:
     """Also return what each row was multiplied by [B, Tq] if a backward needs it, or [0]."""
-    total_factor = _total_factor(q, output)
+    total_factor = _total_factor(q, kernel, output)
     y = KERNELS[kernel].forward(
         *(q, k, v, bias, padding, multiplier),
         _packing(query_starts, key_starts, longest_query, longest_key),
         _formula(normalisation, value, phi, scale, eps, causal, output, gain, output_eps),
         row_factor=None if row_factor is None else row_factor.contiguous(),
-        total_factor=total_factor if output == "rms" else None,
+        total_factor=total_factor if total_factor.ndim == 2 else None,
     )
     return y, total_factor
 
@@ -222,8 +222,8 @@ def _formula(
     )
 
 
-def _total_factor(q: Tensor, output: str) -> Tensor:
-    shape = q.shape[:2] if output == "rms" else (0,)
+def _total_factor(q: Tensor, kernel: str, output: str) -> Tensor:
+    shape = q.shape[:2] if output == "rms" and kernel != "decode" else (0,)
     return torch.empty(shape, dtype=torch.float32, device=q.device)
 
 
@@ -239,9 +239,10 @@ def _packing(
 
 
 @_attention.register_fake
-def _(q, k, v, *rest):
-    output = rest[-4]
-    return torch.empty_like(q, memory_format=torch.contiguous_format), _total_factor(q, output)
+def _(q, *rest):
+    kernel, *_, output, _, _, _ = rest[10:]
+    y = torch.empty_like(q, memory_format=torch.contiguous_format)
+    return y, _total_factor(q, kernel, output)
 
 
 @_attention_backward.register_fake
