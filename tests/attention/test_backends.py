@@ -45,7 +45,7 @@ def handed(monkeypatch):
     """Stand in for the kernel: computes by the reference, and keeps what it was handed."""
     calls = []
 
-    def kernel(name, q, k, v, *, bias, padding, multiplier, packing, formula):
+    def kernel(name, q, k, v, *, bias, padding, multiplier, packing, row_factor, formula):
         calls.append((bias, padding, formula.phi))
         mask = None if padding is None else padding[:, None, None, :]
         spec = AttentionSpec(
