@@ -14,7 +14,7 @@ from kernel_host import HostBuilds
 
 from hyla.attention import AttentionSpec, attention
 from hyla.attention.dispatch import try_fused
-from hyla.attention.kernels import choice, decode, large_head
+from hyla.attention.kernels import choice, decode, large_head, output_stage
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.ops import choose_kernel, fused_attention
 from hyla.attention.kernels.packing import Packing
@@ -41,8 +41,9 @@ def host(builds, monkeypatch):
     def poisoned(*shape, **like):  # what the kernel forgets to write must not look like a result
         return empty(*shape, **like).fill_(float("nan"))
 
-    for module in (large_head, decode):
+    for module in (large_head, decode, output_stage):
         monkeypatch.setattr(module, "load_kernel", builds.load_kernel)
+    for module in (large_head, decode):
         monkeypatch.setattr(module, "DEVICES", ("cuda", "cpu"))
         monkeypatch.setattr(module.torch, "empty", poisoned)
 

@@ -14,7 +14,7 @@ from kernel_host import HostBuilds
 from torch.autograd import forward_ad
 
 from hyla.attention import attention
-from hyla.attention.kernels import small_head
+from hyla.attention.kernels import output_stage, small_head
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.small_head import Plan
@@ -35,7 +35,8 @@ def builds(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def host(builds, monkeypatch):
-    monkeypatch.setattr(small_head, "load_kernel", builds.load_kernel)
+    for module in (small_head, output_stage):
+        monkeypatch.setattr(module, "load_kernel", builds.load_kernel)
     monkeypatch.setattr(small_head, "DEVICES", ("cuda", "cpu"))
     empty = torch.empty
 

@@ -9,6 +9,7 @@ from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
 
 SCALE, EPS = 0.7, 1e-6
+PLAIN_OUTPUT = {"output": "plain", "gain": 1.0, "row_factor": None}
 HYLA = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
 # Roundings of the largest entry.
 FLOOR = {torch.float32: 4e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
@@ -25,16 +26,38 @@ def _mask(q, k, padding, causal):
     return mask if padding is None else mask & padding[:, None, None]
 
 
-def reference(q, k, v, bias=None, padding=None, *, causal=False, **member):
+def _scaled(o, *, output, gain, row_factor):
+    if output == "rows":
+        rows = row_factor.to(o.dtype).repeat_interleave(len(o) // len(row_factor), dim=0)
+        o = o * rows[:, :, None, None]
+    if output == "rms":
+        o = o * (o.square().mean((2, 3), keepdim=True) + EPS).rsqrt()
+    return gain * o
+
+
+def _split(options):
+    """Tell what becomes of the output from the member of the family."""
+    stage = {name: options.pop(name, default) for name, default in PLAIN_OUTPUT.items()}
+    return stage, options
+
+
+def reference(q, k, v, bias=None, padding=None, *, causal=False, **options):
     """Compute as `hyla.attention` does without kernels: half precision in float32."""
+    stage, member = _split(options)
     if bias is not None:
         bias = bias.repeat_interleave(q.shape[0] // bias.shape[0], dim=0)
     options = {"scale": SCALE, "eps": EPS, "bias": bias, "mask": _mask(q, k, padding, causal)}
-    return reference_attention(q, k, v, spec=AttentionSpec(**member), **options)[0]
+    o = reference_attention(q, k, v, spec=AttentionSpec(**member), **options)[0]
+    return _scaled(o, **stage)
 
 
-def einsums(q, k, v, bias=None, padding=None, *, causal=False, normalisation, value, phi):
+def einsums(q, k, v, bias=None, padding=None, *, causal=False, **options):
     """Compute in the dtype of q throughout, sums aside: what one would write without a kernel."""
+    stage, member = _split(options)
+    return _scaled(_raw_einsums(q, k, v, bias, padding, causal=causal, **member), **stage)
+
+
+def _raw_einsums(q, k, v, bias, padding, *, causal, normalisation, value, phi):
     scores = torch.einsum("bqhd,bkhd->bhqk", q * SCALE, k)
     if bias is not None:
         scores = scores + bias.to(q.dtype).repeat_interleave(len(q) // len(bias), dim=0)
@@ -48,9 +71,21 @@ def einsums(q, k, v, bias=None, padding=None, *, causal=False, normalisation, va
     return torch.einsum("bhqk,bqkd->bqhd", code, hidden)
 
 
-def fused(q, k, v, bias=None, padding=None, *, causal=False, deterministic=False, **member):
+def fused(
+    q,
+    k,
+    v,
+    bias=None,
+    padding=None,
+    *,
+    causal=False,
+    deterministic=False,
+    row_factor=None,
+    **member,
+):
     formula = Formula(scale=SCALE, eps=EPS, causal=causal, **member)
     masks = {"bias": bias, "padding": padding, "multiplier": None, "packing": None}
+    masks["row_factor"] = row_factor
     kernel, reason = choose_kernel(q, k, v, **masks, formula=formula)
     assert kernel is not None, reason
     return fused_attention(kernel, q, k, v, **masks, formula=formula, deterministic=deterministic)

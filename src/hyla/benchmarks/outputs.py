@@ -57,7 +57,7 @@ TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-3}
 
 
 def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield a row per member and output; `seconds` is not asked for: a graph takes what it takes."""
+    """Yield a row per member and output; `seconds` is not asked for."""
     if device.type != "cuda":
         raise SystemExit("hyla bench outputs measures GPU kernels: it needs a CUDA device")
     torch.manual_seed(0)

@@ -258,7 +258,7 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
         const float r = memory.inverse[pair];
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-            const float ds = r * (da[h] - first_of(code[h]) * mean) * upstream_gain(a.output);
+            const float ds = with_gain(a.output, r * (da[h] - first_of(code[h]) * mean));
             // Scaled here, where it keeps fp16 in its range, and nowhere later.
             memory.ds[(h * 8 + query) * SCORE_PITCH + key] =
                 static_cast<Half>(pack(in_range(ds * a.scale), 0.f));
@@ -424,7 +424,7 @@ DEVICE void store_gradients(const Arguments &a, const Sequence &s, int first_key
                     const int d = number % SLICES * 16 + lane / 4 + e / 2 * 8;
                     if (head >= HEADS) continue;
                     store_half(a.second + ((start + key) * HEADS + head) * WIDTH + d,
-                               dv[task][i][g][e] * upstream_gain(a.output));
+                               with_gain(a.output, dv[task][i][g][e]));
                 }
             }
         }

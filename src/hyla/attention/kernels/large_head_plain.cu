@@ -471,8 +471,8 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
         }
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-            const float ds =
-                r == 0.f ? 0.f : r * (da[h] - code[h] * mean) * upstream_gain(a.output);
+            const float raw = r == 0.f ? 0.f : r * (da[h] - code[h] * mean);
+            const float ds = with_gain(a.output, raw);
             memory.score[h * PAIRS + pair] = ds * a.scale;
             if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
                 if (r == 0.f) continue;
@@ -585,7 +585,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
     if constexpr (OF_KEYS) {
         const int key = my_team() / TEAMS_PER_TOKEN;
 #pragma unroll
-        for (int i = 0; i < HEADS * SHARE; ++i) dv[i / SHARE][i % SHARE] *= upstream_gain(a.output);
+        for (int i = 0; i < HEADS * SHARE; ++i) {
+            dv[i / SHARE][i % SHARE] = with_gain(a.output, dv[i / SHARE][i % SHARE]);
+        }
         if (key < left) store_share(a.second + (row + own + key) * (HEADS * WIDTH), dv);
     }
 }

@@ -148,14 +148,14 @@ def _attention(
     That is what the row was multiplied by [B, Tq], and for a softmax the logarithms of its sums
     [B, Tq, H].
     """
-    total_factor, log_sum = _statistics(q, normalisation, output)
+    total_factor, log_sum = _statistics(q, kernel, normalisation, output)
     softmax = {"log_sum": log_sum} if normalisation == "softmax" else {}
     y = KERNELS[kernel].forward(
         *(q, k, v, bias, padding, multiplier),
         _packing(query_starts, key_starts, longest_query, longest_key),
         _formula(normalisation, value, phi, scale, eps, causal, output, gain, output_eps),
         row_factor=None if row_factor is None else row_factor.contiguous(),
-        total_factor=total_factor if output == "rms" else None,
+        total_factor=total_factor if total_factor.ndim == 2 else None,
         **softmax,
     )
     return y, total_factor, log_sum
@@ -231,8 +231,8 @@ def _formula(
     )
 
 
-def _statistics(q: Tensor, normalisation: str, output: str) -> tuple[Tensor, Tensor]:
-    factors = q.shape[:2] if output == "rms" else (0,)
+def _statistics(q: Tensor, kernel: str, normalisation: str, output: str) -> tuple[Tensor, Tensor]:
+    factors = q.shape[:2] if output == "rms" and kernel != "decode" else (0,)
     sums = q.shape[:3] if normalisation == "softmax" else (0,)
     like = {"dtype": torch.float32, "device": q.device}
     return torch.empty(factors, **like), torch.empty(sums, **like)
@@ -250,10 +250,10 @@ def _packing(
 
 
 @_attention.register_fake
-def _(q, k, v, *rest):
-    normalisation, output = rest[9], rest[-4]
+def _(q, *rest):
+    kernel, normalisation, *_, output, _, _, _ = rest[10:]
     y = torch.empty_like(q, memory_format=torch.contiguous_format)
-    return y, *_statistics(q, normalisation, output)
+    return y, *_statistics(q, kernel, normalisation, output)
 
 
 @_attention_backward.register_fake

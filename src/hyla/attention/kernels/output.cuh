@@ -28,8 +28,13 @@ DEVICE float output_factor(const Output &output, long long given, float squares)
 #endif
 }
 
-// All gradients are linear in the upstream one, so a constant gain can wait for the last step.
-DEVICE float upstream_gain(const Output &output) {
-    return OUTPUT == OUTPUT_GAIN ? output.gain : 1.f;
+// For the backward: all gradients are linear in the upstream one, so that a constant gain can wait
+// for the last step. `x` itself otherwise, and not times 1, which might reorder instructions.
+DEVICE float with_gain(const Output &output, float x) {
+#if OUTPUT == OUTPUT_GAIN
+    return x * output.gain;
+#else
+    return x;
+#endif
 }
 

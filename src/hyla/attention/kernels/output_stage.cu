@@ -23,8 +23,7 @@ struct Arguments {
     const float *parts;          // FINISH: [part, row, ROW]
     const Scalar *upstream, *y;  // GRADIENT: [row, ROW]; y for rms alone
     Scalar *result;              // [row, ROW]
-    long long rows;
-    int part_count, queries;
+    int rows, part_count, queries;
     Output output;
 };
 
@@ -73,19 +72,25 @@ DEVICE void store_row(Scalar *row, const float (&x)[OWN]) {
     }
 }
 
-DEVICE long long given_factor(const Arguments &a, long long row) {
-    const long long batch = row / a.queries;
+DEVICE int my_row() {
+    return static_cast<int>(blockIdx.x) * ROWS_OF_BLOCK + my_thread() / LANES;
+}
+
+DEVICE long long start_of(int row) { return static_cast<long long>(row) * ROW; }
+
+DEVICE int given_factor(const Arguments &a, int row) {
+    const int batch = row / a.queries;
     return batch / a.output.batch_per_factor * a.queries + row % a.queries;
 }
 
 #if PASS == PASS_FINISH
 
-DEVICE void sum_parts(const Arguments &a, long long row, bool live, float (&x)[OWN]) {
+DEVICE void sum_parts(const Arguments &a, int row, bool live, float (&x)[OWN]) {
 #pragma unroll
     for (int i = 0; i < OWN; ++i) x[i] = 0.f;
     if (!live) return;
     for (int part = 0; part < a.part_count; ++part) {
-        const float *from = a.parts + (part * a.rows + row) * ROW;
+        const float *from = a.parts + start_of(part * a.rows + row);
 #pragma unroll
         for (int i = 0; i < OWN; ++i) {
             if (is_in_row(i / VECTOR)) x[i] += __ldg(from + place_of(i / VECTOR) + i % VECTOR);
@@ -96,8 +101,7 @@ DEVICE void sum_parts(const Arguments &a, long long row, bool live, float (&x)[O
 extern "C" __global__ void __launch_bounds__(THREADS) output_stage(const Arguments a) {
     extern __shared__ uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
-    const long long row =
-        static_cast<long long>(blockIdx.x) * ROWS_OF_BLOCK + my_thread() / LANES;
+    const int row = my_row();
     const bool live = row < a.rows;
     float x[OWN], squares = 0.f;
     sum_parts(a, row, live, x);
@@ -110,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) output_stage(const Argumen
     const float factor = output_factor(a.output, given_factor(a, row), squares);
 #pragma unroll
     for (int i = 0; i < OWN; ++i) x[i] *= factor;
-    store_row(a.result + row * ROW, x);
+    store_row(a.result + start_of(row), x);
 }
 
 #else
@@ -123,14 +127,13 @@ DEVICE float finite(float x) {
 extern "C" __global__ void __launch_bounds__(THREADS) output_stage(const Arguments a) {
     extern __shared__ uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
-    const long long row =
-        static_cast<long long>(blockIdx.x) * ROWS_OF_BLOCK + my_thread() / LANES;
+    const int row = my_row();
     const bool live = row < a.rows;
     float g[OWN], factor = 0.f;
-    load_row(a.upstream + row * ROW, live, g);
+    load_row(a.upstream + start_of(row), live, g);
     if constexpr (OUTPUT == OUTPUT_RMS) {
         float y[OWN], dot = 0.f;
-        load_row(a.y + row * ROW, live, y);
+        load_row(a.y + start_of(row), live, y);
         const float inverse_gain = a.output.gain == 0.f ? 0.f : 1.f / a.output.gain;
 #pragma unroll
         for (int i = 0; i < OWN; ++i) y[i] *= inverse_gain, dot += g[i] * y[i];
@@ -144,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) output_stage(const Argumen
     if (!live) return;
 #pragma unroll
     for (int i = 0; i < OWN; ++i) g[i] = finite(g[i] * factor);
-    store_row(a.result + row * ROW, g);
+    store_row(a.result + start_of(row), g);
 }
 
 #endif

@@ -121,8 +121,7 @@ class Arguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("parts", "upstream", "y", "result")),
-        ("rows", ctypes.c_longlong),
-        *((name, ctypes.c_int) for name in ("part_count", "queries")),
+        *((name, ctypes.c_int) for name in ("rows", "part_count", "queries")),
         ("output", Output),
     )
 

@@ -597,7 +597,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
     float q[ROWS][LOCAL], g[ROWS][LOCAL], dq[ROWS][LOCAL] = {};
     load_tile(a.q + place.batch * a.q_batch, a.q_token, place, a.queries, a.scale, q);
     load_tile(a.upstream + place.batch * a.upstream_batch, a.upstream_token, place, a.queries,
-              upstream_gain(a.output), g);
+              with_gain(a.output, 1.f), g);
     const float *bias = tile_bias(a, place, a.queries, a.keys);
     Stream stream{a.k + place.batch * a.k_batch, a.v + place.batch * a.v_batch, a.k_token,
                   a.v_token, a.padding ? a.padding + place.batch * (long long)a.keys : nullptr,
@@ -718,8 +718,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
             }
         }
     }
-    store_tile(a.first, place, a.keys, a.scale * upstream_gain(a.output), dk);
-    store_tile(a.second, place, a.keys, upstream_gain(a.output), dv);
+    store_tile(a.first, place, a.keys, with_gain(a.output, a.scale), dk);
+    store_tile(a.second, place, a.keys, with_gain(a.output, 1.f), dv);
 }
 
 #endif

@@ -54,11 +54,26 @@ DEVICE void multiply_add(float (&d)[4], const float (&c)[4], Pair a0, Pair a1, P
           "f"(c[3]));
 }
 
+#if KIND == 0 && defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800  // which have no instruction for it
+
+DEVICE Pair rounded_bits(float x) {  // to nearest even; a NaN stays one
+    const unsigned bits = __float_as_uint(x);
+    return x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16 : 0x7fc0u;
+}
+
+DEVICE Pair pack(float first, float second) {
+    return rounded_bits(first) | rounded_bits(second) << 16;
+}
+
+#else
+
 DEVICE Pair pack(float first, float second) {
     Pair x;
     asm("cvt.rn." HALF_NAME "x2.f32 %0, %1, %2;" : "=r"(x) : "f"(second), "f"(first));
     return x;
 }
+
+#endif
 
 DEVICE Pair pack_positive(float first, float second) {  // negative ones become 0
     Pair x;
