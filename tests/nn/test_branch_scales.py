@@ -116,6 +116,7 @@ def test_other_dtypes_are_measured_in_float32(dtype):
     model, x = tiny(), torch.randn(64, 6, 5)
     want = branch_scales(model, x)
     got = branch_scales(model.to(dtype), x.to(dtype))
+    assert got[0].stream == pytest.approx(std(model.embedding(x.to(dtype))), rel=1e-5)
     for one, other in zip(got, want, strict=True):
         assert vars(one) == pytest.approx(
             vars(other), rel=0.05 if dtype == torch.bfloat16 else 1e-5

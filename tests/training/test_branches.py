@@ -9,7 +9,9 @@ from hyla.lab.store import curve_rows, read_run
 from hyla.nn import BranchScales, branch_scales
 from hyla.training import Interrupted, Member, branches, train
 from hyla.training.branches import warning
+from hyla.training.cohort import Cohort
 from hyla.training.run_directory import RunDirectory, read_branch_scales, read_metrics
+from hyla.training.stop import StopRequest
 from tiny_runs import (
     assert_same_run,
     different_members,
@@ -155,6 +157,22 @@ def test_a_run_of_an_earlier_version_has_none(tmp_path):
         run.log({"step": 5, "loss": [0.5]})
         assert read_branch_scales(run.path) is None
         assert run.metrics() == [{"step": 5, "loss": [0.5]}]
+
+
+def test_what_an_earlier_version_has_begun_is_not_measured_later(tmp_path, monkeypatch, capsys):
+    """The branches of a model that has learned are not those of its start."""
+    config = config_of("hyla")
+    cohort_train, enter, stops = Cohort.train, StopRequest.__enter__, []
+    monkeypatch.setattr(StopRequest, "__enter__", lambda s: stops.append(s) or enter(s))
+    with monkeypatch.context() as patch:
+        patch.setattr(Cohort, "train", lambda s, n: cohort_train(s, n) or stops[0].request("test"))
+        with pytest.raises(Interrupted, match="stopped at step 1"):
+            train(config, root=tmp_path, device="cpu")
+    (run_path(tmp_path) / "metrics.jsonl").write_text("")
+    capsys.readouterr()
+    train(config, root=tmp_path, device="cpu")
+    assert "drowns it" not in capsys.readouterr().out
+    assert scale_records(tmp_path) == []
 
 
 def test_a_run_stopped_before_its_first_step_says_it_once(tmp_path, capsys):
