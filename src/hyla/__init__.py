@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hyla.attention import PRESETS, AttentionSpec
+    from hyla.attention import PRESETS, RECOMMENDED, AttentionSpec
     from hyla.nn import KeyValueCache, MultiHeadAttention, Transformer, TransformerConfig
     from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig
 
 _HOMES = {
     "PRESETS": "hyla.attention",
+    "RECOMMENDED": "hyla.attention",
     "AttentionSpec": "hyla.attention",
     "KeyValueCache": "hyla.nn",
     "MultiHeadAttention": "hyla.nn",
@@ -28,6 +29,7 @@ _HOMES = {
 
 __all__ = [
     "PRESETS",
+    "RECOMMENDED",
     "AttentionSpec",
     "FuzzyLogic",
     "FuzzyLogicConfig",

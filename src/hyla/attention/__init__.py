@@ -2,14 +2,23 @@
 
 from hyla.attention.api import attention
 from hyla.attention.normalisation import NORMALISATIONS
+from hyla.attention.output import OUTPUTS
 from hyla.attention.packed import packed_attention
 from hyla.attention.phi import PHIS
-from hyla.attention.spec import PRESETS, VALUE_NETWORKS, AttentionSpec, resolve_spec
+from hyla.attention.spec import (
+    PRESETS,
+    RECOMMENDED,
+    VALUE_NETWORKS,
+    AttentionSpec,
+    resolve_spec,
+)
 
 __all__ = [
     "NORMALISATIONS",
+    "OUTPUTS",
     "PHIS",
     "PRESETS",
+    "RECOMMENDED",
     "VALUE_NETWORKS",
     "AttentionSpec",
     "attention",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hyla._errors import nearest
-from hyla.attention import resolve_spec
+from hyla.attention import RECOMMENDED, resolve_spec
 from hyla.nn.transformer import Transformer, TransformerConfig
 
 # Rotary positions and tied embeddings throughout. `paper` is Table A3, where 64 is a head's size.
@@ -21,7 +21,10 @@ DECODERS: Mapping[str, Mapping[str, int]] = {
 def decoder_config(
     size: str, *, vocab_size: int, sequence_length: int, **changes: Any
 ) -> TransformerConfig:
-    """Return the config of a decoder of a named size; `changes` are fields of the config."""
+    """Return the config of a decoder of a named size; `changes` are fields of the config.
+
+    Its attention is the recommended one unless they say otherwise.
+    """
     if size not in DECODERS:
         raise ValueError(
             f"size {size!r} is unknown{nearest(size, DECODERS)}; choose from {list(DECODERS)}"
@@ -34,6 +37,7 @@ def decoder_config(
         "positions": "rotary",
         "tied": True,
         "causal": True,
+        "attention": RECOMMENDED,
         **DECODERS[size],
         **changes,
     }

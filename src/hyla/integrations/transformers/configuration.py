@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from hyla.attention import RECOMMENDED
 from hyla.nn import TransformerConfig
 
 # What `TransformerConfig` calls the fields of `HylaConfig` that make up a model.
@@ -22,7 +23,11 @@ _FIELDS = {
 
 
 class HylaConfig(PreTrainedConfig):
-    """Shape of a `HylaForCausalLM`; the defaults are the paper's language model (Table A3)."""
+    """Shape of a `HylaForCausalLM`.
+
+    The defaults are the paper's language model (Table A3) with the recommended attention;
+    `attention="hyla"` is the paper's.
+    """
 
     model_type = "hyla"
     keys_to_ignore_at_inference = ("past_key_values",)
@@ -33,7 +38,7 @@ class HylaConfig(PreTrainedConfig):
     num_attention_heads: int = 8
     intermediate_size: int = 2048
     max_position_embeddings: int = 512
-    attention: str = "hyla"
+    attention: str = RECOMMENDED
     feed_forward: str = "gelu"
     tie_word_embeddings: bool = True
     use_cache: bool = True
