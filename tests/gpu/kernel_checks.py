@@ -61,7 +61,10 @@ def _raw_einsums(q, k, v, bias, padding, *, causal, normalisation, value, phi):
     scores = torch.einsum("bqhd,bkhd->bhqk", q * SCALE, k)
     if bias is not None:
         scores = scores + bias.to(q.dtype).repeat_interleave(len(q) // len(bias), dim=0)
-    code = scores * _mask(q, k, padding, causal)
+    mask = _mask(q, k, padding, causal)
+    code = scores * mask
+    if normalisation == "softmax":
+        code = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
     if normalisation == "rms_head":
         mean = code.float().square().mean(1, keepdim=True)
         code = code * (mean + EPS).rsqrt().to(q.dtype)

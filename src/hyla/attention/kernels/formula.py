@@ -45,6 +45,7 @@ class Formula:
         """Return the definitions that the sources share."""
         return {
             "NORMALISED": int(self.normalisation == "rms_head"),
+            "SOFTMAX": int(self.normalisation == "softmax"),
             "PHI": PHIS[self.phi] if self.value == "hidden" else PHIS["identity"],
         }
 

@@ -1,7 +1,8 @@
 // Head-mixing attention for large heads on tensor cores: what the forward and backward share.
 //
 //     s[h] = scale · Q[q,h]·K[k,h] + bias[h,q,k]      contracts d, one product per head
-//     a[h] = s[h] · rsqrt(mean_h s² + eps)            (s itself without normalisation)
+//     a[h] = s[h] · rsqrt(mean_h s² + eps)            (s itself without normalisation; for a
+//                                                      softmax exp(s[h] - log_sum[q,h]))
 //     p    = Σ_h a[h] V[k,h],  z = φ(p)               contracts h, one product per KEY
 //     O[q,h] += Σ_k a[h] z                            contracts k, one product per QUERY
 //
@@ -19,9 +20,9 @@
 // heads × keys).
 //
 // Set by the compiler's command line: KIND, HEADS, WIDTH (a multiple of 16), QUERIES and KEYS
-// (the tile), WARPS, BLOCKS (that must fit on a multiprocessor), NORMALISED, PHI, BIASED (0 none,
-// 1 float32, 2 the dtype of q), PADDED, OUTPUT (output.cuh; the backward knows of a gain alone), and
-// for the backward PASS, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
+// (the tile), WARPS, BLOCKS (that must fit on a multiprocessor), NORMALISED (RMSHead), SOFTMAX, PHI,
+// BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, OUTPUT (output.cuh; the backward knows of a
+// gain alone), and for the backward PASS, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;
@@ -127,6 +128,22 @@ DEVICE float remaining_scale(const Arguments &a) { return SCALED ? 1.f : a.scale
 DEVICE float inverse_root(const Arguments &a, float squares, bool seen) {
     const float scale = remaining_scale(a), mean = squares * (1.f / HEADS) * scale * scale;
     return !seen ? 0.f : NORMALISED ? rsqrtf(mean + a.eps) : 1.f;
+}
+
+// The code of a softmax, in powers of two: its exponent is score · `exponent_scale` + `exponent`.
+constexpr float LOG2_E = 1.4426950408889634f;
+constexpr float NO_CODE = -1e30f;  // an exponent: 2 to its power is 0
+
+DEVICE float exponent_scale(const Arguments &a) { return remaining_scale(a) * LOG2_E; }
+
+// Queries beyond the last one read its entry; they are masked.
+DEVICE const float *log_sums_of(const Arguments &a, const Sequence &s, int query) {
+    const long long start = output_row(a, s.index, s.first_query, s.queries);
+    return a.log_sum + (start + smaller(query, s.queries - 1)) * HEADS;
+}
+
+DEVICE float softmax_code(float score, float scale, float exponent, bool seen) {
+    return power_of_two(score * scale + (seen ? exponent : NO_CODE));
 }
 
 // ---------------------------------------------------------------- products over heads and keys

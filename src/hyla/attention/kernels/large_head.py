@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hyla.attention.kernels import nvrtc, plain_plan, tensor_core_plan
-from hyla.attention.kernels.formula import Formula, read_sources
+from hyla.attention.kernels import nvrtc, plain_plan, softmax_rows, tensor_core_plan
+from hyla.attention.kernels.formula import NORMALISATIONS, Formula, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.output_stage import Output, describe
 from hyla.attention.kernels.packing import Packing
@@ -54,7 +54,7 @@ def why_unsupported(
 
     Looks at shapes, dtypes, devices and names only, never at what the tensors hold.
     """
-    reason = formula.why_unsupported(VALUES)
+    reason = formula.why_unsupported(VALUES, (*NORMALISATIONS, "softmax"))
     if reason is not None:
         return reason
     if multiplier is not None:
@@ -78,7 +78,13 @@ def why_unsupported(
         reason = nvrtc.why_unavailable()
     if reason is not None:
         return reason
-    return _why_too_large(*_problem(q, k, v, bias))
+    reason = _why_too_large(*_problem(q, k, v, bias))
+    if reason is not None or formula.normalisation != "softmax":
+        return reason
+    if needs_plain_arithmetic(q, k, v, bias):
+        return "a softmax is for tensor cores: bfloat16 or float16, Hopper or newer, smaller heads"
+    masked = bias is not None or padding is not None or packing is not None
+    return softmax_rows.why_unsupported(q, k, causal=formula.causal, masked=masked)
 
 
 def needs_plain_arithmetic(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
@@ -150,12 +156,14 @@ def forward(
     *,
     row_factor: Tensor | None = None,
     total_factor: Tensor | None = None,
+    log_sum: Tensor | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Return the output, shaped like q.
 
     `row_factor` [Bf, Tq] scales it where the formula says so. `total_factor` [B, Tq] receives
-    what it was multiplied by where that depends on the output itself.
+    what it was multiplied by where that depends on the output itself. `log_sum` [B, Tq, H]
+    receives the logarithms of a softmax's sums.
     """
     width = q.shape[-1]
     plan = plan or choose_plan("forward", q)
@@ -164,6 +172,9 @@ def forward(
     output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     arguments = _arguments(q, k, v, bias, padding, packing, formula)
     arguments.first, arguments.output = output.data_ptr(), stage
+    if log_sum is not None:
+        log_sum.copy_(softmax_rows.log_sums(q, k, causal=formula.causal, scale=formula.scale))
+        arguments.log_sum = log_sum.data_ptr()
     _launch("forward", plan, formula, arguments, q, bias, padding)
     return _trimmed(output, width)
 
@@ -181,10 +192,12 @@ def backward(
     *,
     bias_gradient: bool,
     deterministic: bool,
+    log_sum: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and, if `bias_gradient`, of the bias.
 
-    `upstream` is the gradient of the raw output but for a constant gain (`raw_upstream`).
+    `upstream` is the gradient of the raw output but for a constant gain (`raw_upstream`), `log_sum`
+    what the forward left of a softmax.
     Unless `deterministic`, the gradient of q is added up atomically, which saves a second pass.
     """
     width = q.shape[-1]
@@ -197,6 +210,11 @@ def backward(
         mode, slabs = _bias_gradient_slabs(bias, len(q), deterministic)
         arguments.bias_gradient = slabs.data_ptr()
         arguments.batch_per_slab = max(1, len(q) // max(1, len(slabs)))
+    row_sums = None
+    if log_sum is not None:
+        log_sum = log_sum.contiguous()  # vmap may have folded it
+        row_sums = torch.zeros(log_sum.shape, dtype=torch.float32, device=q.device)
+        arguments.log_sum, arguments.row_sums = log_sum.data_ptr(), row_sums.data_ptr()
     dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (k, v))
     arguments.first, arguments.second = dk.data_ptr(), dv.data_ptr()
     launch = functools.partial(_launch, formula=formula, q=q, bias=bias, padding=padding)
@@ -209,7 +227,17 @@ def backward(
         sums = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         arguments.query_gradient = sums.data_ptr()
         launch("key", key_plan, arguments=arguments, mode=mode, adds=True)
-        dq = sums.to(q.dtype)
+        dq = sums
+    if log_sum is not None and row_sums is not None:
+        rest = softmax_rows.rest_of_gradients(
+            *(q, k, log_sum, row_sums),
+            causal=formula.causal,
+            scale=formula.scale,
+            deterministic=deterministic,
+        )
+        dq += rest[0]
+        dk += rest[1]
+    dq = dq.to(q.dtype)
     dbias = None
     if bias is not None and slabs is not None:
         shared = len(slabs) // max(1, len(bias))
@@ -297,6 +325,7 @@ class Arguments(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
         ("output", Output),
+        *((name, ctypes.c_void_p) for name in ("log_sum", "row_sums")),
     )
 
 

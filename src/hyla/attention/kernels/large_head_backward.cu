@@ -2,12 +2,17 @@
 //
 //     dz = Σ_h a[h] G[q,h]          one product per query        dp = dz · φ'(p)
 //     da[h] = G[q,h]·z + dp·V[k,h]  per query, and per key
-//     ds = r (da − a · mean_h(da a))                             (RMSHead; else da)
+//     ds = r (da − a · mean_h(da a))                             (RMSHead; softmax: a da; else da)
 //     dV[k,h] += Σ_q a dp (per key),   dK[k,h] += Σ_q (scale ds) Q,   dQ[q,h] += Σ_k (scale ds) K
 //
 // The key pass makes dK and dV and, if ADDS_QUERY_GRADIENT, adds its share of dQ to global memory
 // atomically. For sums in a fixed order it leaves dQ to the query pass, which computes everything
 // up to ds again. The gradient of the bias is ds itself.
+//
+// Of a softmax's ds = a (da − Σ_k a da) only the first part is known before the last key is. What
+// dK and dQ lack is linear in the row sums Σ_k a da; those are written too, and `softmax_rows.py`
+// makes the rest of them. A row sum is one more entry of dQ, with a key that is 1 there, so that it
+// adds up the very ds, rounded, which dQ does.
 //
 // A block owns KEYS keys (key pass) or QUERIES queries (query pass) and walks over the others, in
 // tiles of 8 queries × KEYS keys. Step by step, with a barrier after each:
@@ -30,6 +35,7 @@ constexpr int TASKS_PER_WARP = (TASKS + WARPS - 1) / WARPS;
 constexpr int HEADS_PER_WARP = (HEADS + WARPS - 1) / WARPS;
 constexpr int KEY_UNITS = KEYS / 16;
 static_assert(KEYS % 16 == 0 && QUERIES % 8 == 0, "tile");
+static_assert(!SOFTMAX || BIAS_GRADIENT == BIAS_GRADIENT_NONE, "its ds is not all of the gradient");
 
 constexpr int HIDDEN_ROW = KEYS * HEAD_PITCH + 8;          // [query][key][d]
 constexpr int PAIR_PITCH = ALL_HEADS + 4;                  // floats: [query][key][head]
@@ -78,7 +84,46 @@ DEVICE void scores(Scores &score, Seen &all_seen, Memory &memory, const Half *qu
 #pragma unroll
             for (int e = 0; e < 4; ++e) sum[e] += c[e] * c[e];
         }
-        memory.squares[my_warp()][unit][my_lane()] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        if constexpr (!SOFTMAX) {
+            memory.squares[my_warp()][unit][my_lane()] =
+                make_float4(sum[0], sum[1], sum[2], sum[3]);
+        }
+    }
+}
+
+typedef float Exponents[HEADS_PER_WARP][2];  // [query of the lane]
+
+DEVICE void load_exponents(Exponents &exponent, const Arguments &a, const Sequence &s,
+                           int first_query) {
+#pragma unroll
+    for (int query = 0; query < 2; ++query) {
+        const float *from = log_sums_of(a, s, first_query + query_of(query));
+#pragma unroll
+        for (int i = 0; i < HEADS_PER_WARP; ++i) {
+            const int head = my_warp() + i * WARPS;
+            if (head >= HEADS) break;
+            exponent[i][query] = __ldg(from + head) * -LOG2_E;
+        }
+    }
+}
+
+DEVICE void write_softmax_code(const Scores &score, const Seen &seen, const Exponents &exponent,
+                               Memory &memory, const Arguments &a) {
+#pragma unroll
+    for (int unit = 0; unit < KEY_UNITS; ++unit) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int key = unit * 16 + key_of(e), query = query_of(e);
+#pragma unroll
+            for (int i = 0; i < HEADS_PER_WARP; ++i) {
+                const int head = my_warp() + i * WARPS;
+                if (head >= HEADS) break;
+                const float x = softmax_code(score[i][unit][e], exponent_scale(a),
+                                             exponent[i][e % 2], seen[unit][e]);
+                memory.code[query * CODE_ROW + key * CODE_PITCH + head] =
+                    static_cast<Half>(pack(x, 0.f));
+            }
+        }
     }
 }
 
@@ -255,10 +300,12 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
             da[h] = from_z[h] + from_p[h];
             if constexpr (NORMALISED) mean += da[h] * first_of(code[h]) * (1.f / HEADS);
         }
-        const float r = memory.inverse[pair];
+        const float r = SOFTMAX ? 0.f : memory.inverse[pair];
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-            const float ds = with_gain(a.output, r * (da[h] - first_of(code[h]) * mean));
+            const float raw =
+                SOFTMAX ? first_of(code[h]) * da[h] : r * (da[h] - first_of(code[h]) * mean);
+            const float ds = with_gain(a.output, raw);
             // Scaled here, where it keeps fp16 in its range, and nowhere later.
             memory.ds[(h * 8 + query) * SCORE_PITCH + key] =
                 static_cast<Half>(pack(in_range(ds * a.scale), 0.f));
@@ -299,10 +346,13 @@ DEVICE void key_gradient(KeyGradient &dk, const Memory &memory) {
     }
 }
 
-typedef float QueryGradient[HEADS_PER_WARP][OWN_QUERIES / 8][SLICES][4];  // [16 of d × 8 queries]
+// [16 of d × 8 queries]; for a softmax a last slice, whose rows are the row sums all of them.
+constexpr int ROW_SUMS = SOFTMAX ? SLICES : 0;
+typedef float HeadGradient[SLICES + SOFTMAX][4];
+typedef HeadGradient QueryGradient[HEADS_PER_WARP][OWN_QUERIES / 8];
 
 // c [slice] += Σ_k K ds, for the eight queries of the tile.
-DEVICE void query_gradient_of_head(float (&c)[SLICES][4], const Memory &memory, int head) {
+DEVICE void query_gradient_of_head(HeadGradient &c, const Memory &memory, int head) {
     const int lane = my_lane();
 #pragma unroll
     for (int unit = 0; unit < KEY_UNITS; ++unit) {
@@ -316,6 +366,10 @@ DEVICE void query_gradient_of_head(float (&c)[SLICES][4], const Memory &memory, 
                 x, memory.k + (unit * 16 + lane % 8 + lane / 16 * 8) * TOKEN_PITCH +
                        head * HEAD_PITCH + slice * 16 + lane / 8 % 2 * 8);
             multiply_add(c[slice], c[slice], x[0], x[1], x[2], x[3], b[0], b[1]);
+        }
+        if constexpr (SOFTMAX) {
+            const Pair ones = pair_of_ones();
+            multiply_add(c[ROW_SUMS], c[ROW_SUMS], ones, ones, ones, ones, b[0], b[1]);
         }
     }
 }
@@ -332,6 +386,10 @@ DEVICE void query_gradient(QueryGradient &dq, const Memory &memory, int group) {
     }
 }
 
+DEVICE float *row_sum(const Arguments &a, long long row, int head) {
+    return a.row_sums + row * HEADS + head;
+}
+
 DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memory &memory,
                                int first_query) {
     const long long start = output_row(a, s.index, s.first_query, s.queries) + first_query;
@@ -339,7 +397,7 @@ DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memo
     for (int i = 0; i < HEADS_PER_WARP; ++i) {
         const int head = my_warp() + i * WARPS;
         if (head >= HEADS) break;
-        float c[SLICES][4] = {};
+        HeadGradient c = {};
         query_gradient_of_head(c, memory, head);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -348,6 +406,10 @@ DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memo
                         my_lane() / 4 + e / 2 * 8;
 #pragma unroll
             for (int slice = 0; slice < SLICES; ++slice) atomicAdd(to + slice * 16, c[slice][e]);
+            if constexpr (SOFTMAX) {
+                const bool adds = my_lane() < 4 && e < 2;
+                if (adds) atomicAdd(row_sum(a, start + query_of(e), head), c[ROW_SUMS][e]);
+            }
         }
     }
 }
@@ -370,9 +432,17 @@ DEVICE void gradients_of_tile(ValueGradient &dv, Memory &memory, const Arguments
     const Half *upstream = memory.g + own_query * TOKEN_PITCH;
     Scores score;
     Seen seen;
-    scores(score, seen, memory, memory.q + own_query * TOKEN_PITCH, a, s, first_query, first_key);
-    __syncthreads();
-    code(score, seen, memory, a);
+    const Half *queries = memory.q + own_query * TOKEN_PITCH;
+    if constexpr (SOFTMAX) {
+        Exponents exponent;
+        load_exponents(exponent, a, s, first_query);  // while the scores are computed
+        scores(score, seen, memory, queries, a, s, first_query, first_key);
+        write_softmax_code(score, seen, exponent, memory, a);
+    } else {
+        scores(score, seen, memory, queries, a, s, first_query, first_key);
+        __syncthreads();
+        code(score, seen, memory, a);
+    }
     __syncthreads();
     hidden(dv, memory, upstream);
     __syncthreads();
@@ -515,6 +585,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
                     if (query >= s.queries) continue;
                     store_half(a.first + ((start + query) * HEADS + head) * WIDTH + d,
                                dq[i][group][slice][e]);
+                }
+            }
+            if constexpr (SOFTMAX) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int query = first_query + group * 8 + query_of(e);
+                    const bool stores = my_lane() < 4 && query < s.queries;
+                    if (stores) *row_sum(a, start + query, head) = dq[i][group][ROW_SUMS][e];
                 }
             }
         }

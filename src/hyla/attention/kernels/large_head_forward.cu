@@ -54,6 +54,47 @@ DEVICE void store_code(Half *code, const float (&score)[8][4], const float (&fac
     }
 }
 
+// Both queries of a lane, eight heads each; heads that do not exist get a code of 0.
+DEVICE void load_exponents(float (&exponent)[2][8], const Arguments &a, const Sequence &s,
+                           int first_query, int group) {
+#pragma unroll
+    for (int query = 0; query < 2; ++query) {
+        const float *from = log_sums_of(a, s, first_query + query_of(query)) + group * 8;
+        float(&x)[8] = exponent[query];
+#pragma unroll
+        for (int i = 0; i < 8; i += HEADS % 4 == 0 ? 4 : 1) {
+            if (ALL_HEADS != HEADS && group * 8 + i >= HEADS) break;
+            if constexpr (HEADS % 4 == 0) {
+                const float4 four = __ldg(reinterpret_cast<const float4 *>(from + i));
+                x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+            } else {
+                x[i] = __ldg(from + i);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const bool exists = ALL_HEADS == HEADS || group * 8 + i < HEADS;
+            x[i] = exists ? x[i] * -LOG2_E : NO_CODE;
+        }
+    }
+}
+
+DEVICE void store_softmax_code(Half *code, const Arguments &a, const float (&score)[8][4],
+                               const float (&exponent)[2][8], const bool (&seen)[4], int group) {
+    const float scale = exponent_scale(a);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        Pair packed[4];
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) {
+            packed[i / 2] = pack(softmax_code(score[i][e], scale, exponent[e % 2][i], seen[e]),
+                                 softmax_code(score[i + 1][e], scale, exponent[e % 2][i + 1], seen[e]));
+        }
+        Half *to = code + query_of(e) * CODE_ROW + key_of(e) * CODE_PITCH + group * 8;
+        *reinterpret_cast<uint4 *>(to) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+    }
+}
+
 DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
                        int first_key) {
 #pragma unroll 1
@@ -68,7 +109,16 @@ DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, in
         for (int e = 0; e < 4; ++e) {
             seen[e] = visible(a, s, first_query + row + query_of(e), first_key + column + key_of(e));
         }
-        if constexpr (KEEPS_SCORES && NORMALISED) {
+        if constexpr (SOFTMAX) {
+#pragma unroll 1
+            for (int g = 0; g < GROUPS; ++g) {
+                float score[8][4], exponent[2][8];
+                load_exponents(exponent, a, s, first_query + row, g);  // while scores are computed
+                group_scores(score, a, s, keys, queries, g, first_query + row, first_key + column,
+                             seen);
+                store_softmax_code(code, a, score, exponent, seen, g);
+            }
+        } else if constexpr (KEEPS_SCORES && NORMALISED) {
             float score[GROUPS][8][4];
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {

@@ -23,6 +23,8 @@ struct Arguments {
     int causal;
     float scale, eps;
     Output output;
+    const float *log_sum;  // [batch, query, head]: of a softmax, the logarithms of its sums
+    float *row_sums;       // [batch, query, head]: for its backward, Σ over the keys of scale · ds
 };
 
 DEVICE int smaller(int x, int y) { return x < y ? x : y; }

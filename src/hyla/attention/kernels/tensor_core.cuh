@@ -99,6 +99,14 @@ DEVICE float second_of(Pair x) {
 #endif
 }
 
+DEVICE float power_of_two(float x) {  // one instruction; below 2^-126 it is 0
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE Pair pair_of_ones() { return KIND == 1 ? 0x3c003c00u : 0x3f803f80u; }
+
 // 16 bytes from global to shared memory, zeros where `live` is false; done after `copies_done`.
 DEVICE void copy_async(Half *to, const Half *from, bool live) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

@@ -1,0 +1,306 @@
+"""A softmax code in the large-head kernels, without a GPU: their sources built for the CPU.
+
+The rows' sums and the rest of the gradients come from PyTorch's flash attention, here its CPU one.
+"""
+
+import shutil
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+from kernel_host import HostBuilds
+
+from hyla.attention import AttentionSpec, attention
+from hyla.attention.kernels import large_head, output_stage, softmax_rows
+from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.ops import choose_kernel, fused_attention
+from hyla.attention.kernels.packing import Packing
+from hyla.attention.phi import PHIS
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None or not sys.platform.startswith("linux"),
+    reason="the host build of the kernel needs g++ and ucontext (Linux)",
+)
+
+SCALE, EPS = 0.2, 1e-6
+BF16, FP16 = torch.bfloat16, torch.float16
+UNIT = {BF16: 2**-8, FP16: 2**-11}
+# Of q and k: two large parts of their gradients cancel, each rounded by itself.
+UNITS = {"output": 2, "dq": 4, "dk": 4, "dv": 2}
+RESIDUAL = "hyla_residual_minus_rmshead_plus_softmax"
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory):
+    return HostBuilds(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(autouse=True)
+def host(builds, monkeypatch):
+    empty = torch.empty
+
+    def poisoned(*shape, **like):  # what the kernel forgets to write must not look like a result
+        return empty(*shape, **like).fill_(float("nan"))
+
+    for module in (large_head, output_stage):
+        monkeypatch.setattr(module, "load_kernel", builds.load_kernel)
+    monkeypatch.setattr(large_head, "DEVICES", ("cuda", "cpu"))
+    monkeypatch.setattr(torch, "empty", poisoned)
+
+
+@dataclass(frozen=True)
+class Case:
+    H: int
+    D: int
+    Tq: int
+    Tk: int
+    B: int = 1
+    causal: bool = False
+    phi: str = "silu"  # smooth: rounding decides nothing
+    output: str = "plain"
+    gain: float = 1.0
+    deterministic: bool = False
+    dtype: torch.dtype = BF16
+    size: float = 1.0  # of q and k
+
+    def __str__(self):
+        flags = [name for name in ("causal", "deterministic") if getattr(self, name)]
+        shape = f"H{self.H}D{self.D}Tq{self.Tq}Tk{self.Tk}B{self.B}x{self.size}"
+        return "-".join([shape, self.phi, self.output, *flags, str(self.dtype)[6:]])
+
+    @property
+    def spec(self):
+        stage = {"output": self.output, "gain": self.gain}
+        return AttentionSpec(normalisation="softmax", value="hidden", phi=self.phi, **stage)
+
+    @property
+    def formula(self):
+        member = {"normalisation": "softmax", "value": "hidden", "phi": self.phi}
+        stage = {"output": self.output, "gain": self.gain}
+        return Formula(**member, **stage, scale=SCALE, eps=EPS, causal=self.causal)
+
+
+CASES = [
+    Case(8, 64, 17, 17, causal=True),
+    Case(8, 64, 33, 33, causal=True, deterministic=True, phi="relu"),
+    Case(8, 64, 33, 33, B=2, causal=True, output="rms", gain=0.25),
+    Case(8, 32, 20, 40, deterministic=True, output="rms"),
+    Case(4, 32, 33, 17, B=2, gain=1.7, phi="relu"),
+    Case(4, 64, 17, 17, B=3, causal=True, dtype=FP16),
+    Case(4, 32, 33, 33, causal=True, phi="relu", dtype=FP16, deterministic=True),
+    Case(3, 24, 17, 5, dtype=FP16, output="rms"),
+    Case(12, 32, 18, 18, causal=True),
+    Case(1, 48, 9, 9, causal=True),
+    Case(8, 64, 1, 20, causal=True),
+]
+
+
+def draw(case):
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(tokens, size):
+        return (size * torch.randn(case.B, tokens, case.H, case.D, generator=generator)).to(
+            case.dtype
+        )
+
+    q, k = normal(case.Tq, case.size), normal(case.Tk, case.size)
+    return (q, k, normal(case.Tk, 1)), normal(case.Tq, 1)
+
+
+def exact(case, q, k, v):
+    options = {"causal": case.causal, "scale": SCALE, "eps": EPS, "backend": "reference"}
+    return attention(q, k, v, attention=case.spec, **options)
+
+
+def einsums(case, q, k, v):
+    """Compute in the dtype of q throughout: what one would write without a kernel."""
+    scores = torch.einsum("bqhd,bkhd->bhqk", q * SCALE, k)
+    if case.causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(case.Tk - case.Tq)
+        scores = scores.masked_fill(~seen, -torch.inf)
+    code = torch.softmax(scores, -1)
+    hidden = PHIS[case.phi](torch.einsum("bhqk,bkhd->bqkd", code, v))
+    return torch.einsum("bhqk,bqkd->bqhd", code, hidden)
+
+
+def fused(case, q, k, v):
+    options = {"formula": case.formula, "deterministic": case.deterministic}
+    return fused_attention("large_head", q, k, v, **options)
+
+
+def with_gradients(function, case, inputs, upstream, dtype):
+    leaves = [x.detach().to(dtype).requires_grad_() for x in inputs]
+    output = function(case, *leaves)
+    output.backward(upstream.to(dtype))
+    return dict(zip(UNITS, [output.detach(), *(x.grad for x in leaves)], strict=True))
+
+
+def relative_error(got, want):
+    return ((got.double() - want).norm() / want.norm()).item()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output_and_gradients(case):
+    inputs, upstream = draw(case)
+    want = with_gradients(exact, case, inputs, upstream, torch.float64)
+    got = with_gradients(fused, case, inputs, upstream, case.dtype)
+    unit = UNIT[case.dtype] * (2 if case.phi == "relu" else 1)  # at its kink, rounding decides
+    for name, units in UNITS.items():
+        assert relative_error(got[name], want[name]) < units * unit, name
+        assert got[name].is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("phi", "dtype", "size"),
+    # Scores with a deviation of 14: a few keys take all.
+    [("relu", BF16, 1), ("silu", BF16, 1), ("relu", FP16, 1), ("silu", BF16, 3), ("silu", FP16, 3)],
+)
+def test_as_good_as_einsums_of_the_same_dtype(phi, dtype, size):
+    case = Case(8, 64, 65, 65, causal=True, phi=phi, dtype=dtype, size=size)
+    inputs, upstream = draw(case)
+    want = with_gradients(exact, case, inputs, upstream, torch.float64)
+    plain = with_gradients(einsums, case, inputs, upstream, dtype)
+    got = with_gradients(fused, case, inputs, upstream, dtype)
+    for name, truth in want.items():
+        allowed = 2 * relative_error(plain[name], truth)
+        assert relative_error(got[name], truth) < allowed, name
+
+
+def test_a_score_in_common_changes_nothing():
+    """A softmax does not see what is added to all keys; the gradients' two parts must cancel."""
+    case = Case(8, 64, 33, 33, causal=True)
+    (q, k, v), upstream = draw(case)
+    inputs = (q, (k + 2 * k[:, :1]).to(BF16), v)
+    want = with_gradients(exact, case, inputs, upstream, torch.float64)
+    got = with_gradients(fused, case, inputs, upstream, BF16)
+    for name, units in UNITS.items():
+        assert relative_error(got[name], want[name]) < 2 * units * UNIT[BF16], name
+
+
+@pytest.mark.parametrize("output", ["rms4", "plain"])
+@pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
+def test_beside_the_linear_value_network(output, dtype):
+    case = Case(4, 32, 33, 33, B=2, dtype=dtype)
+    inputs, upstream = draw(case)
+
+    def run(backend):
+        def attend(case, q, k, v):
+            options = {"causal": True, "scale": SCALE, "eps": EPS, "backend": backend}
+            return attention(q, k, v, attention=f"{RESIDUAL}.silu.{output}", **options)
+
+        return attend
+
+    want = with_gradients(run("reference"), case, inputs, upstream, torch.float64)
+    got = with_gradients(run("fused"), case, inputs, upstream, dtype)
+    for name, units in UNITS.items():
+        assert relative_error(got[name], want[name]) < units * UNIT[dtype], name
+
+
+def test_factors_given_for_each_query():
+    case = Case(8, 32, 17, 17, B=2, causal=True)
+    (q, k, v), _ = draw(case)
+    factor = torch.linspace(0.5, 2, 17)[None]
+    formula = Formula(**{**vars(case.formula), "output": "rows"})
+    got = fused_attention("large_head", q, k, v, row_factor=factor, formula=formula)
+    want = exact(case, *(x.double() for x in (q, k, v))) * factor[..., None, None]
+    assert relative_error(got, want) < 2 * UNIT[BF16]
+
+
+def test_a_fixed_order_gives_the_same_gradients():
+    case = Case(8, 32, 33, 33, causal=True)
+    inputs, upstream = draw(case)
+    any_order = with_gradients(fused, case, inputs, upstream, BF16)
+    case = Case(8, 32, 33, 33, causal=True, deterministic=True)
+    fixed = with_gradients(fused, case, inputs, upstream, BF16)
+    for name, x in any_order.items():
+        assert relative_error(fixed[name], x.double()) < UNITS[name] * UNIT[BF16]
+
+
+def test_a_scale_of_zero_has_no_gradient():
+    case = Case(8, 32, 9, 9)
+    inputs, upstream = draw(case)
+    leaves = [x.requires_grad_() for x in inputs]
+    formula = Formula(**{**vars(case.formula), "scale": 0.0})
+    output = fused_attention("large_head", *leaves, formula=formula)
+    dq, dk, dv = torch.autograd.grad(output, leaves, upstream)
+    assert all((x == 0).all() for x in (dq, dk))
+    assert dv.isfinite().all()
+
+
+def test_no_batch_and_no_keys():
+    for batch, keys in ((0, 5), (2, 0)):
+        case = Case(8, 32, 5, keys, B=batch)
+        inputs, upstream = draw(case)
+        got = with_gradients(fused, case, inputs, upstream, BF16)
+        assert all((got[name] == 0).all() for name in ("output", "dq"))
+
+
+def test_strided_inputs():
+    case = Case(8, 32, 18, 18, causal=True)
+    inputs, upstream = draw(case)
+    want = with_gradients(fused, case, inputs, upstream, BF16)
+    heads_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
+    got = with_gradients(fused, case, heads_first, upstream, BF16)
+    torch.testing.assert_close(got, want)
+
+
+def test_vmap_of_gradients():
+    case = Case(4, 32, 9, 9, B=2, causal=True)
+    generator = torch.Generator().manual_seed(2)
+    models = [torch.randn(3, 2, 9, 4, 32, generator=generator).to(BF16) for _ in "qkv"]
+
+    def loss(q, k, v):
+        return fused(case, q, k, v).float().square().sum()
+
+    together = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(*models)
+    for i, mine in enumerate(zip(*together, strict=True)):
+        leaves = [x[i].clone().requires_grad_() for x in models]
+        alone = torch.autograd.grad(loss(*leaves), leaves)
+        torch.testing.assert_close(mine, alone)
+
+
+def test_compiles_as_one_graph():
+    case = Case(8, 64, 20, 20, causal=True)
+    inputs, upstream = draw(case)
+    torch.compiler.reset()
+    compiled = torch.compile(fused, fullgraph=True, backend="aot_eager")
+    want = with_gradients(fused, case, inputs, upstream, BF16)
+    got = with_gradients(compiled, case, inputs, upstream, BF16)
+    torch.testing.assert_close(got, want)
+
+
+def test_the_logarithms_of_the_sums():
+    case = Case(4, 32, 17, 17, B=2, causal=True, dtype=FP16)
+    (q, k, _), _ = draw(case)
+    scores = torch.einsum("bqhd,bkhd->bqhk", q.double() * SCALE, k.double())
+    seen = torch.ones(17, 17, dtype=torch.bool).tril()[None, :, None]
+    want = scores.masked_fill(~seen, -torch.inf).logsumexp(-1)
+    got = softmax_rows.log_sums(q, k, causal=True, scale=SCALE)
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-3)
+
+
+STARTS = torch.tensor([0, 4], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("neither bias", {"bias": torch.zeros(1, 8, 4, 4)}),
+        ("nor padding", {"padding": torch.ones(1, 4) > 0}),
+        ("nor packed", {"packing": Packing(STARTS, STARTS, 4, 4)}),
+        ("one query or as many", {"q": torch.zeros(1, 3, 8, 32, dtype=BF16)}),
+        ("tensor cores", dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32))),
+        ("tensor cores", dict.fromkeys("qkv", torch.zeros(1, 4, 32, 128, dtype=BF16))),
+        (
+            "up to 65535",
+            dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32, dtype=BF16).expand(65536, -1, -1, -1)),
+        ),
+    ],
+)
+def test_says_why_it_cannot_run(message, change):
+    masks = {"bias": None, "padding": None, "multiplier": None, "packing": None}
+    given = dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32, dtype=BF16)) | masks | change
+    kernel, reason = choose_kernel(**given, formula=Case(8, 32, 4, 4, causal=True).formula)
+    assert kernel is None
+    assert message in reason
