@@ -6,7 +6,7 @@ exchanges between lanes, the Python that lays out and launches it, and the torch
 
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -112,11 +112,24 @@ CASES = [
     Case(8, 4, 6, 5, lanes=2, rows=2, multipliers=2, normalisation="none"),
     Case(8, 2, 9, 9, lanes=2, rows=4, value="linear", biases=2, B=4, multipliers=1),
     Case(8, 2, 6, 7, value="linear", normalisation="none", multipliers=1, prefetch=True),
+    # A softmax over the keys: two walks, and statistics of each query and head.
+    Case(1, 2, 1, 1, normalisation="softmax"),
+    Case(16, 4, 36, 36, lanes=4, rows=4, biases=1, B=9, normalisation="softmax"),
+    Case(8, 2, 9, 9, rows=4, biases=1, B=20, causal=True, normalisation="softmax", value="linear"),
+    Case(12, 3, 7, 9, lanes=8, rows=2, biases=1, B=5, normalisation="softmax", phi="silu"),
+    Case(3, 3, 15, 2, lanes=2, rows=4, causal=True, normalisation="softmax", deterministic=True),
+    Case(3, 3, 5, 17, lanes=2, rows=4, biases=1, B=17, normalisation="softmax", padding=True),
+    Case(16, 4, 17, 15, lanes=4, rows=2, biases=2, B=18, normalisation="softmax", phi="gelu"),
+    Case(16, 16, 6, 4, lanes=2, rows=2, prefetch=True, padding=True, normalisation="softmax"),
+    Case(12, 4, 17, 5, lanes=4, rows=4, B=4, multipliers=2, normalisation="softmax", phi="silu"),
+    Case(8, 2, 9, 7, rows=2, biases=2, B=4, multipliers=1, normalisation="softmax", value="linear"),
+    Case(16, 4, 15, 15, lanes=8, rows=2, biases=3, B=3, causal=True, normalisation="softmax"),
     # bfloat16 in and out, float32 inside.
     Case(16, 4, 17, 17, lanes=4, rows=2, biases=1, B=9, dtype=torch.bfloat16),
     Case(3, 3, 5, 6, lanes=2, causal=True, dtype=torch.bfloat16),
     Case(8, 2, 6, 7, rows=4, padding=True, phi="silu", prefetch=True, dtype=torch.bfloat16),
     Case(8, 2, 6, 7, rows=4, multipliers=2, phi="silu", dtype=torch.bfloat16),
+    Case(16, 4, 9, 7, lanes=4, rows=2, biases=1, normalisation="softmax", dtype=torch.bfloat16),
 ]
 
 
@@ -190,12 +203,15 @@ def use_plan(monkeypatch, case):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_output_and_gradients_match_the_reference(case, monkeypatch):
     use_plan(monkeypatch, case)
-    inputs, padding, upstream = draw(case)
+    assert_as_good_as_torch(case, *draw(case))
+
+
+def assert_as_good_as_torch(case, inputs, padding, upstream, floor=None):
     exact = with_gradients(reference, case, inputs, padding, upstream, torch.float64)
     plain = with_gradients(reference, case, inputs, padding, upstream, case.dtype)
     ours = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
     # A float32 sum of a few terms in another order may be off by a few roundings of the largest.
-    floor = 4e-6 if case.dtype == torch.float32 else 4e-3
+    floor = floor or (4e-6 if case.dtype == torch.float32 else 4e-3)
     for name, truth, theirs, mine in zip(
         ("output", "dq", "dk", "dv", "dbias"), exact, plain, ours, strict=False
     ):
@@ -206,6 +222,8 @@ def test_output_and_gradients_match_the_reference(case, monkeypatch):
 
 
 PLAIN = Case(8, 4, 5, 5, lanes=2, rows=2, B=4, biases=1)
+SOFTMAX = replace(PLAIN, normalisation="softmax")
+either = pytest.mark.parametrize("case", [PLAIN, SOFTMAX], ids=["plain", "softmax"])
 
 
 def test_layouts_of_the_inputs_do_not_matter(monkeypatch):
@@ -224,8 +242,9 @@ def test_layouts_of_the_inputs_do_not_matter(monkeypatch):
     assert torch.equal(fused(PLAIN, q, same, v, bias, None), repeated)
 
 
-def test_padded_tokens_do_not_matter_even_if_they_are_nan(monkeypatch):
-    case = Case(8, 4, 5, 5, lanes=2, rows=2, padding=True)
+@either
+def test_padded_tokens_do_not_matter_even_if_they_are_nan(case, monkeypatch):
+    case = replace(case, B=2, biases=0, padding=True)
     use_plan(monkeypatch, case)
     (q, k, v, _), padding, upstream = draw(case)
     padding[0] = False
@@ -237,9 +256,36 @@ def test_padded_tokens_do_not_matter_even_if_they_are_nan(monkeypatch):
     assert not dirty[2][~padding].any()
 
 
+@pytest.mark.parametrize("value", ["hidden", "linear"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_softmax_of_queries_that_see_no_key(value, dtype, monkeypatch):
+    case = Case(8, 4, 7, 5, lanes=2, rows=2, B=3, causal=True, padding=True, biases=1)
+    case = replace(case, normalisation="softmax", value=value, dtype=dtype)
+    use_plan(monkeypatch, case)
+    inputs, padding, upstream = draw(case)
+    padding[0], padding[1:] = False, True  # and the first two queries see none, by causality
+    ours = with_gradients(fused, case, inputs, padding, upstream, dtype)
+    assert all(x.isfinite().all() for x in ours)
+    for without in (ours[0][0], ours[0][:, :2], ours[1][0], ours[1][:, :2], ours[2][0], ours[3][0]):
+        assert not without.any()
+    assert_as_good_as_torch(case, inputs, padding, upstream)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 30.0])
+def test_softmax_of_scores_of_any_size(scale, monkeypatch):
+    use_plan(monkeypatch, SOFTMAX)
+    (q, k, v, bias), _, upstream = draw(SOFTMAX)
+    bias[:, :, :, 0] = -torch.inf  # out, as some masks are written
+    bias[:, :, :, 1:] += 500
+    # The logarithm of a sum is rounded once more, here at up to 4,000.
+    inputs = (scale * q, scale * k, v, bias)
+    assert_as_good_as_torch(SOFTMAX, inputs, None, upstream, floor=4096 * 2**-23)
+
+
+@either
 @pytest.mark.parametrize(("B", "Tq", "Tk"), [(0, 3, 3), (2, 0, 3), (2, 3, 0)])
-def test_empty_axes(B, Tq, Tk, monkeypatch):
-    case = Case(8, 4, Tq, Tk, lanes=2, rows=2, B=B)
+def test_empty_axes(case, B, Tq, Tk, monkeypatch):
+    case = replace(case, Tq=Tq, Tk=Tk, B=B, biases=0)
     use_plan(monkeypatch, case)
     inputs, _, upstream = draw(case)
     for result in with_gradients(fused, case, inputs, None, upstream, torch.float32):
@@ -251,12 +297,13 @@ def stacked_population(case, members):
     return [torch.stack(x).requires_grad_() for x in zip(*draws, strict=True)]
 
 
-def test_vmap_folds_a_population_into_the_batch(monkeypatch):
-    use_plan(monkeypatch, PLAIN)
-    leaves = stacked_population(PLAIN, 3)
+@either
+def test_vmap_folds_a_population_into_the_batch(case, monkeypatch):
+    use_plan(monkeypatch, case)
+    leaves = stacked_population(case, 3)
 
     def one(q, k, v, bias):
-        return fused(PLAIN, q, k, v, bias, None)
+        return fused(case, q, k, v, bias, None)
 
     stacked = torch.func.vmap(one)(*leaves)
     alone = torch.stack([one(*(x[i] for x in leaves)) for i in range(3)])
@@ -297,27 +344,30 @@ def test_vmap_with_what_is_common_to_all_members(biases, monkeypatch):
     torch.testing.assert_close(per_member.sum(0), expected[1])
 
 
-def test_torch_accepts_the_operator(monkeypatch):
-    use_plan(monkeypatch, PLAIN)
-    (q, k, v, bias), _, _ = draw(PLAIN)
+@either
+def test_torch_accepts_the_operator(case, monkeypatch):
+    use_plan(monkeypatch, case)
+    (q, k, v, bias), _, _ = draw(case)
     tensors = [x.requires_grad_() for x in (q, k, v, bias)]
     masks = (None, None, None, None, None, 0, 0)  # padding, multiplier, row factor and packing
     stage = ("plain", 1.0, 1e-6)
-    options = ("small_head", "rms_head", "hidden", "relu", SCALE, EPS, False, *stage, False)
+    member = ("small_head", case.normalisation, "hidden", "relu")
+    options = (*member, SCALE, EPS, False, *stage, False)
     operator = torch.ops.hyla.fused_attention.default
     torch.library.opcheck(operator, (*tensors, *masks, *options))
     multiplied = (None, torch.rand(2, 5, 5), None, None, None, 0, 0)
     torch.library.opcheck(operator, (*tensors, *multiplied, *options))
 
 
-def test_compiles_as_one_graph(monkeypatch):
-    use_plan(monkeypatch, PLAIN)
-    inputs, _, upstream = draw(PLAIN)
+@either
+def test_compiles_as_one_graph(case, monkeypatch):
+    use_plan(monkeypatch, case)
+    inputs, _, upstream = draw(case)
     compiled = torch.compile(fused, fullgraph=True, backend="aot_eager")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert compiled(PLAIN, *inputs, None).dtype == torch.bfloat16
-    expected = with_gradients(fused, PLAIN, inputs, None, upstream, torch.float32)
-    got = with_gradients(compiled, PLAIN, inputs, None, upstream, torch.float32)
+        assert compiled(case, *inputs, None).dtype == torch.bfloat16
+    expected = with_gradients(fused, case, inputs, None, upstream, torch.float32)
+    got = with_gradients(compiled, case, inputs, None, upstream, torch.float32)
     torch.testing.assert_close(got, expected)
 
 
@@ -380,6 +430,26 @@ def test_multipliers_that_are_constants_and_that_are_not():
         attend(*one, forward_ad.make_dual(multiplier, multiplier), "fused")
 
 
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["softmax", "softmax.rms4", "softmax.plain2", "hyla_minus_rmshead_plus_softmax"],
+)
+def test_presets_with_a_softmax_at_the_shape_of_sraven(name, dropout):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, weight = (torch.randn(3, 36, 16, 4, generator=generator) for _ in "qkvw")
+    bias = torch.randn(16, 36, 36, generator=generator)
+    multiplier = (torch.rand(36, 36, generator=generator) > 0.1) / 0.9 if dropout else None
+    leaves = [x.requires_grad_() for x in (q, k, v, bias)]
+
+    def run(backend):
+        options = {"bias": bias, "code_multiplier": multiplier, "backend": backend}
+        output = attention(q, k, v, attention=name, **options)
+        return output, *torch.autograd.grad((output * weight).sum(), leaves)
+
+    torch.testing.assert_close(run("fused"), run("reference"), rtol=1e-4, atol=1e-5)
+
+
 def formula(**changes):
     member = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
     return Formula(**{"scale": 1.0, "eps": 1e-6, "causal": False, **member, **changes})
@@ -397,7 +467,6 @@ def formula(**changes):
         (r"\[Bm, Tq, Tk\]", {"multiplier": torch.ones(2, 4, 3, 3)}),
         ("must divide the batch", {"multiplier": torch.ones(3, 3, 3)}),
         ("no gradient", {"multiplier": torch.ones(1, 3, 3, requires_grad=True)}),
-        ("softmax", {"formula": formula(normalisation="softmax")}),
         ("deep", {"formula": formula(value="deep")}),
         ("tanh", {"formula": formula(phi="tanh")}),
     ],

@@ -32,6 +32,8 @@ def test_every_length_matches_the_reference(H, D, dtype):
         ("none", "hidden", "gelu"),
         ("rms_head", "linear", "relu"),
         ("none", "linear", "relu"),
+        ("softmax", "hidden", "silu"),
+        ("softmax", "linear", "relu"),
     ],
 )
 def test_every_member_of_the_family_with_masks(normalisation, value, phi):
@@ -44,7 +46,13 @@ def test_every_member_of_the_family_with_masks(normalisation, value, phi):
         assert_as_good_as_torch((q, k, v, None), padding, **member, causal=causal)
 
 
-@pytest.mark.parametrize("preset", ["hyla", "hyla_minus_rmshead", "linear", "linear_rmshead"])
+@pytest.mark.parametrize(
+    "preset",
+    [
+        *("hyla", "hyla_minus_rmshead", "linear", "linear_rmshead"),
+        *("softmax", "hyla_minus_rmshead_plus_softmax"),
+    ],
+)
 def test_attention_dropout(preset):
     torch.manual_seed(10)
     given = [normal(6, 36, 16, 4).requires_grad_() for _ in "qkv"]
@@ -67,13 +75,15 @@ PLANS = [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 2), (16, 1)]
 
 @pytest.mark.parametrize(("lanes", "rows"), PLANS, ids=[f"G{G}R{R}" for G, R in PLANS])
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_every_plan_computes_the_same(lanes, rows, prefetch, monkeypatch):
+@pytest.mark.parametrize("normalisation", ["rms_head", "softmax"])
+def test_every_plan_computes_the_same(normalisation, lanes, rows, prefetch, monkeypatch):
     torch.manual_seed(2)
     plan = Plan(lanes=lanes, rows=rows, prefetch=prefetch)
     monkeypatch.setattr(small_head, "choose_plan", lambda pass_name, own: plan)
     q, k, v = (normal(70, 36, 16, 4) for _ in "qkv")
     # Smooth: among 360,000 hidden units some are so near ReLU's kink that rounding decides.
-    assert_as_good_as_torch((q, k, v, normal(2, 16, 36, 36)), **HYLA | {"phi": "silu"})
+    member = HYLA | {"normalisation": normalisation, "phi": "silu"}
+    assert_as_good_as_torch((q, k, v, normal(2, 16, 36, 36)), **member)
 
 
 def test_strided_and_expanded_inputs():
@@ -113,7 +123,7 @@ def test_batch_beyond_a_grid_dimension():
 @pytest.mark.parametrize("phi", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_extreme_inputs_stay_finite(scale, phi):
     torch.manual_seed(6)
-    for normalisation in ("rms_head", "none"):
+    for normalisation in ("rms_head", "none", "softmax"):
         member = {"normalisation": normalisation, "value": "hidden", "phi": phi}
         tensors = (*(normal(4, 17, 16, 4, scale=scale) for _ in "qkv"), None)
         upstream = torch.randn_like(tensors[0])

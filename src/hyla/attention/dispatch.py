@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NUMBERS = re.compile(r"\d+")
 _SAID: set[str] = set()
 
-# Members of the family that need no kernel of ours to be fast.
+# Members of the family that need no kernel of ours to be fast, with heads of some width.
 _WITHOUT_A_KERNEL = {
     ("softmax", "linear"): (softmax.why_unsupported, softmax.fused_softmax_attention),
     ("none", "linear"): (linear.why_unsupported, linear.linear_time_attention),
@@ -74,11 +74,11 @@ def _try_member(
         why_unsupported, attend = other
         reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
         if code_multiplier is not None:
-            reason = "attention dropout is fused for heads up to 16, and not with a softmax"
+            reason = "attention dropout is fused for heads up to 16"
         if reason is None:
             out = attend(q, k, v, causal=causal, scale=scale)
             return spec.finish(out, _keys_seen(q, k, causal=causal))
-        if spec.normalisation == "softmax" or q.shape[-1] >= linear.MIN_WIDTH:
+        if q.shape[-1] >= linear.MIN_WIDTH:
             return reason  # else the small-head kernel may know it
     if mask is not None and not _is_padding(mask):
         return f"of masks only key padding [B, 1, 1, Tk] and causal, not {tuple(mask.shape)}"

@@ -13,6 +13,11 @@
 //
 //     Σ_h da[h] s[h] = Σ_d z[d] (Σ_h s G[q,h,d]) + dp[d] (Σ_h s V[k,h,d])
 //
+// With a softmax over the keys, a[h] = exp(s[h] − log_sum[q,h]) takes the place of s, and r is 1.
+// The forward walks over the keys twice: for log_sum, which it keeps, and for O. So does the
+// queries' backward: for δ[h] = Σ_k a[h] da[h], which it leaves to the keys' pass, and for
+// ds = a (da − δ).
+//
 // A multiplier m of the pair (attention dropout) makes the code a = m·r·s: m·r takes the place of r
 // except where r was differentiated. A masked pair is one with m = 0: no contribution, no gradient.
 //
@@ -25,8 +30,9 @@
 //
 // Set by the compiler's command line: PASS, BF16, HEADS, WIDTH (the head size d), LANES, ROWS,
 // PACK, VECTOR (elements per load; divides PACK · WIDTH), THREADS and BLOCKS (how many must fit on
-// a multiprocessor, which caps the registers), PREFETCH, NORMALISED, HIDDEN, PHI, BIASED,
-// BIAS_GRADIENT, MULTIPLIED and OUTPUT (output.cuh; the backward knows of a gain alone).
+// a multiprocessor, which caps the registers), PREFETCH, NORMALISED (by RMSHead), SOFTMAX, HIDDEN,
+// PHI, BIASED, BIAS_GRADIENT, MULTIPLIED and OUTPUT (output.cuh; the backward knows of a gain
+// alone).
 
 #define PASS_FORWARD 0
 #define PASS_QUERY 1
@@ -57,6 +63,8 @@ struct Arguments {
     int reach;                                 // a query sees the keys up to its own index + reach
     float scale, eps;
     Output output;
+    float *log_sum;        // [batch, query, head]: of a softmax; the forward writes it
+    float *mean_gradient;  // [batch, query, head]: its δ; the query pass writes it
 };
 
 constexpr int WARP = 32;
@@ -360,6 +368,66 @@ DEVICE float score_gradient(float s, const float *v, const float *g, const float
     return ds;
 }
 
+// ---------------------------------------------------------------- softmax over the keys
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+DEVICE float power_of_two(float x) {  // 0 instead of a denormal number
+#ifdef __CUDA_ARCH__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return exp2f(x);
+#endif
+}
+
+// Σ exp(s) of the scores so far, as sum · exp(largest): no score is too large.
+struct RunningSum {
+    float largest = -3.4e38f;  // and not −∞, whose distance to a score of −∞ is NaN
+    float sum = 0.f;
+
+    DEVICE void add(float s) {
+        const float smaller = power_of_two(-LOG2_E * fabsf(s - largest));
+        sum = s > largest ? sum * smaller + 1.f : sum + smaller;
+        largest = fmaxf(s, largest);
+    }
+    DEVICE float logarithm() const { return largest + logf(sum); }  // −∞ if nothing was added
+};
+
+// In place, from the scores of a pair to its codes. Masked pairs may have any score.
+DEVICE void soften(float (&s)[LANE_HEADS], const float (&log2_sum)[LANE_HEADS], bool visible) {
+#pragma unroll
+    for (int h = 0; h < LANE_HEADS; ++h) {
+        s[h] = visible ? power_of_two(fmaf(LOG2_E, s[h], -log2_sum[h])) : 0.f;
+    }
+}
+
+DEVICE int head_of(int local) {
+    return (my_seat() + LANES * (local / PACK)) * PACK + local % PACK;
+}
+
+// One number for each of the lane's heads of a query, times `factor`.
+DEVICE void load_statistic(const Arguments &a, const float *statistic, int batch, int query,
+                           float factor, float (&x)[LANE_HEADS]) {
+    const float *from = statistic + (batch * (long long)a.queries + query) * HEADS;
+#pragma unroll
+    for (int h = 0; h < LANE_HEADS; ++h) {
+        const bool here = query < a.queries && (EVEN || head_of(h) < HEADS);
+        x[h] = here ? factor * __ldg(from + head_of(h)) : 0.f;
+    }
+}
+
+DEVICE void store_statistic(const Arguments &a, float *statistic, const Place &place, int query,
+                            const float (&x)[LANE_HEADS]) {
+    float *to = statistic + (place.batch * (long long)a.queries + query) * HEADS;
+#pragma unroll
+    for (int h = 0; h < LANE_HEADS; ++h) {
+        const bool here = place.live && query < a.queries && (EVEN || head_of(h) < HEADS);
+        if (here) to[head_of(h)] = x[h];
+    }
+}
+
 // ---------------------------------------------------------------- the walk
 
 DEVICE void load_tile(const Scalar *tokens, long long stride, const Place &place, int count,
@@ -391,10 +459,6 @@ DEVICE const float *tile_bias(const Arguments &a, const Place &place, int own, i
     return BIASED ? a.bias + record * others * (HEADS * ROWS) : nullptr;
 }
 
-DEVICE int head_of(int local) {
-    return (my_seat() + LANES * (local / PACK)) * PACK + local % PACK;
-}
-
 DEVICE void start_scores(const float *bias, float (&s)[ROWS][LANE_HEADS]) {
 #pragma unroll
     for (int h = 0; h < LANE_HEADS; ++h) {
@@ -405,6 +469,10 @@ DEVICE void start_scores(const float *bias, float (&s)[ROWS][LANE_HEADS]) {
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) s[row][h] = start[row];
     }
+}
+
+DEVICE bool is_visible(const Arguments &a, bool seen, int query, int key) {
+    return seen && query < a.queries && key <= query + a.reach;
 }
 
 // What multiplies the code of a pair: 0 if it is masked.
@@ -484,6 +552,38 @@ DEVICE void scale_output(const Arguments &a, const Place &place, float (&o)[ROWS
     }
 }
 
+// The first walk of a softmax: log_sum of the tile's queries, which is kept for the backward.
+DEVICE void sum_over_keys(const Arguments &a, const Place &place, const float *bias, int end,
+                          Stream stream, const float (&q)[ROWS][LOCAL],
+                          float (&log2_sum)[ROWS][LANE_HEADS]) {
+    RunningSum sums[ROWS][LANE_HEADS];
+    stream.start(0, end);
+#pragma unroll 1
+    for (int key = 0; key < end; ++key) {
+        float k[LOCAL], unused[LOCAL], s[ROWS][LANE_HEADS];
+        bool seen;
+        stream.take(key, end, k, unused, seen);
+        start_scores(bias + key * (HEADS * ROWS), s);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+            add_scores(q[row], k, s[row]);
+            if (!is_visible(a, seen, place.first + row, key)) continue;
+#pragma unroll
+            for (int h = 0; h < LANE_HEADS; ++h) sums[row][h].add(s[row][h]);
+        }
+    }
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+        float log_sum[LANE_HEADS];
+#pragma unroll
+        for (int h = 0; h < LANE_HEADS; ++h) {
+            log_sum[h] = sums[row][h].logarithm();
+            log2_sum[row][h] = LOG2_E * log_sum[h];
+        }
+        store_statistic(a, a.log_sum, place, place.first + row, log_sum);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
     const Place place = locate(a, a.queries);
     float q[ROWS][LOCAL], o[ROWS][LOCAL] = {};
@@ -493,6 +593,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
                   a.v_token, a.padding ? a.padding + place.batch * (long long)a.keys : nullptr,
                   place.live};
     const int end = key_end(a, place);
+    float log2_sum[ROWS][LANE_HEADS];
+    if constexpr (SOFTMAX) sum_over_keys(a, place, bias, end, stream, q, log2_sum);
     stream.start(0, end);
 #pragma unroll 1
     for (int key = 0; key < end; ++key) {
@@ -503,13 +605,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
             add_scores(q[row], k, s[row]);
+            if constexpr (SOFTMAX) {
+                soften(s[row], log2_sum[row], is_visible(a, seen, place.first + row, key));
+            }
             partial_sums(s[row], v, nullptr, x[row]);
         }
         if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
 #pragma unroll
         for (int i = 0; i < OWNED; ++i) {
             const int query = place.first + first_owned() + i;
-            const bool visible = seen && query < a.queries && key <= query + a.reach;
+            const bool visible = is_visible(a, seen, query, key);
             factors(a, x[i], pair_multiplier(a, place, query, key, visible), y[i]);
         }
         if constexpr (SUMS > 0) collect<OWNED>(y);
@@ -592,16 +697,103 @@ DEVICE void add_bias_gradient(float *record, const Share &share, float (&ds)[DS]
     }
 }
 
+struct Tile {
+    float q[ROWS][LOCAL], g[ROWS][LOCAL];
+    float log2_sum[ROWS][LANE_HEADS];  // of a softmax
+};
+
+// What `score_gradient` needs of the pairs of a key: s, or with a softmax the code, and factors.
+DEVICE void look_at_pairs(const Arguments &a, const Place &place, int key, bool seen,
+                          const Tile &tile, const float *bias, const float (&k)[LOCAL],
+                          const float (&v)[LOCAL], float (&s)[ROWS][LANE_HEADS],
+                          float (&y)[ROWS][FACTORS]) {
+    float x[ROWS][SUM_SPACE];
+    start_scores(bias + key * (HEADS * ROWS), s);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+        add_scores(tile.q[row], k, s[row]);
+        if constexpr (SOFTMAX) {
+            soften(s[row], tile.log2_sum[row], is_visible(a, seen, place.first + row, key));
+        }
+        partial_sums(s[row], v, tile.g[row], x[row]);
+    }
+    if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
+#pragma unroll
+    for (int i = 0; i < OWNED; ++i) {
+        const int query = place.first + first_owned() + i;
+        const bool visible = is_visible(a, seen, query, key);
+        factors(a, x[i], pair_multiplier(a, place, query, key, visible), y[i]);
+    }
+    if constexpr (SUMS > 0) collect<OWNED>(y);
+}
+
+// The first walk of a softmax: δ of the tile's queries, which is kept for the keys' pass.
+DEVICE void average_gradients(const Arguments &a, const Place &place, const float *bias,
+                              Stream stream, const Tile &tile, float (&mean)[ROWS][LANE_HEADS]) {
+    float total[ROWS][LANE_HEADS] = {};  // of the codes: 1, but for the rounding of large scores
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+        for (int h = 0; h < LANE_HEADS; ++h) mean[row][h] = 0.f;
+    }
+    const int end = key_end(a, place);
+    stream.start(0, end);
+#pragma unroll 1
+    for (int key = 0; key < end; ++key) {
+        float k[LOCAL], v[LOCAL], code[ROWS][LANE_HEADS], y[ROWS][FACTORS];
+        bool seen;
+        stream.take(key, end, k, v, seen);
+        look_at_pairs(a, place, key, seen, tile, bias, k, v, code, y);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+            for (int h = 0; h < LANE_HEADS; ++h) {
+                const float *g = tile.g[row] + h * WIDTH;
+                const float da = score_gradient(code[row][h], v + h * WIDTH, g, y[row]);
+                mean[row][h] += code[row][h] * da;
+                total[row][h] += code[row][h];
+            }
+        }
+    }
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+        for (int h = 0; h < LANE_HEADS; ++h) {
+            if (total[row][h] > 0.f) mean[row][h] = __fdividef(mean[row][h], total[row][h]);
+        }
+        store_statistic(a, a.mean_gradient, place, place.first + row, mean[row]);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
     const Place place = locate(a, a.queries);
-    float q[ROWS][LOCAL], g[ROWS][LOCAL], dq[ROWS][LOCAL] = {};
-    load_tile(a.q + place.batch * a.q_batch, a.q_token, place, a.queries, a.scale, q);
+    Tile tile;
+    float dq[ROWS][LOCAL] = {};
+    load_tile(a.q + place.batch * a.q_batch, a.q_token, place, a.queries, a.scale, tile.q);
+    // The keys' pass scales its results and not the upstream gradient, so δ is kept without gain.
     load_tile(a.upstream + place.batch * a.upstream_batch, a.upstream_token, place, a.queries,
-              with_gain(a.output, 1.f), g);
+              SOFTMAX ? 1.f : with_gain(a.output, 1.f), tile.g);
     const float *bias = tile_bias(a, place, a.queries, a.keys);
     Stream stream{a.k + place.batch * a.k_batch, a.v + place.batch * a.v_batch, a.k_token,
                   a.v_token, a.padding ? a.padding + place.batch * (long long)a.keys : nullptr,
                   place.live};
+    float mean_gradient[ROWS][LANE_HEADS];
+    if constexpr (SOFTMAX) {
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+            load_statistic(a, a.log_sum, place.batch, place.first + row, LOG2_E,
+                           tile.log2_sum[row]);
+        }
+        average_gradients(a, place, bias, stream, tile, mean_gradient);
+        const float gain = with_gain(a.output, 1.f);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+            for (int i = 0; i < LOCAL; ++i) tile.g[row][i] *= gain;
+#pragma unroll
+            for (int h = 0; h < LANE_HEADS; ++h) mean_gradient[row][h] *= gain;
+        }
+    }
     // Every entry of a stored bias gradient has to be written, so that walk skips no key.
     constexpr bool STORES =
         BIAS_GRADIENT == BIAS_GRADIENT_EACH || BIAS_GRADIENT == BIAS_GRADIENT_PARTIAL;
@@ -618,30 +810,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
     stream.start(0, end);
 #pragma unroll 1
     for (int key = 0; key < end; ++key) {
-        float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], x[ROWS][SUM_SPACE], y[ROWS][FACTORS];
+        float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], y[ROWS][FACTORS], ds_of_tile[DS];
         bool seen;
         stream.take(key, end, k, v, seen);
-        start_scores(bias + key * (HEADS * ROWS), s);
-#pragma unroll
-        for (int row = 0; row < ROWS; ++row) {
-            add_scores(q[row], k, s[row]);
-            partial_sums(s[row], v, g[row], x[row]);
-        }
-        if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
-#pragma unroll
-        for (int i = 0; i < OWNED; ++i) {
-            const int query = place.first + first_owned() + i;
-            const bool visible = seen && query < a.queries && key <= query + a.reach;
-            factors(a, x[i], pair_multiplier(a, place, query, key, visible), y[i]);
-        }
-        if constexpr (SUMS > 0) collect<OWNED>(y);
-        float ds_of_tile[DS];
+        look_at_pairs(a, place, key, seen, tile, bias, k, v, s, y);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
             for (int h = 0; h < LANE_HEADS; ++h) {
-                const float ds =
-                    score_gradient(s[row][h], v + h * WIDTH, g[row] + h * WIDTH, y[row]);
+                float ds =
+                    score_gradient(s[row][h], v + h * WIDTH, tile.g[row] + h * WIDTH, y[row]);
+                if constexpr (SOFTMAX) ds = s[row][h] * (ds - mean_gradient[row][h]);
                 ds_of_tile[h * ROWS + row] = ds;
 #pragma unroll
                 for (int d = 0; d < WIDTH; ++d) dq[row][h * WIDTH + d] += ds * k[h * WIDTH + d];
@@ -656,6 +835,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
 
 #elif PASS == PASS_KEY
 
+// The scores of a softmax must be those of which the queries' pass took δ, to the last bit: where
+// one key has all the weight, ds is a difference of nearly equal numbers.
+constexpr bool SCALES_QUERY = SOFTMAX;
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
     const Place place = locate(a, a.keys);
     const unsigned char *padding =
@@ -668,13 +851,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
         load_heads(a.k + place.batch * a.k_batch + key * a.k_token, live, k[row]);
         load_heads(a.v + place.batch * a.v_batch + key * a.v_token, live, v[row]);
 #pragma unroll
-        for (int i = 0; i < LOCAL; ++i) k[row][i] *= a.scale;
+        for (int i = 0; i < LOCAL; ++i) k[row][i] *= SCALES_QUERY ? 1.f : a.scale;
     }
-    bool owned_live[OWNED];
+    bool owned_live[OWNED], row_live[ROWS];
 #pragma unroll
     for (int i = 0; i < OWNED; ++i) {
         const int key = place.first + first_owned() + i;
         owned_live[i] = place.live && key < a.keys && (padding == nullptr || padding[key] != 0);
+    }
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+        const int key = place.first + row;
+        row_live[row] = place.live && key < a.keys && (padding == nullptr || padding[key] != 0);
     }
     const float *bias = tile_bias(a, place, a.keys, a.queries);
     Stream stream{a.q + place.batch * a.q_batch, a.upstream + place.batch * a.upstream_batch,
@@ -688,10 +876,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
         float q[LOCAL], g[LOCAL], s[ROWS][LANE_HEADS], x[ROWS][SUM_SPACE], y[ROWS][FACTORS];
         bool seen;
         stream.take(query, a.queries, q, g, seen);
+        float log2_sum[LANE_HEADS], mean_gradient[LANE_HEADS];
+#pragma unroll
+        for (int i = 0; i < LOCAL; ++i) q[i] *= SCALES_QUERY ? a.scale : 1.f;
+        if constexpr (SOFTMAX) {
+            load_statistic(a, a.log_sum, place.batch, query, LOG2_E, log2_sum);
+            load_statistic(a, a.mean_gradient, place.batch, query, 1.f, mean_gradient);
+        }
         start_scores(bias + query * (HEADS * ROWS), s);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
             add_scores(k[row], q, s[row]);
+            if constexpr (SOFTMAX) {
+                const bool visible = is_visible(a, row_live[row], query, place.first + row);
+                soften(s[row], log2_sum, visible);
+            }
             partial_sums(s[row], v[row], g, x[row]);
         }
         if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
@@ -706,8 +905,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
             for (int h = 0; h < LANE_HEADS; ++h) {
-                const float ds =
-                    score_gradient(s[row][h], v[row] + h * WIDTH, g + h * WIDTH, y[row]);
+                float ds = score_gradient(s[row][h], v[row] + h * WIDTH, g + h * WIDTH, y[row]);
+                if constexpr (SOFTMAX) ds = s[row][h] * (ds - mean_gradient[h]);
                 const float code = HIDDEN ? s[row][h] : s[row][h] * y[row][0];
                 const float *upstream = HIDDEN ? y[row] + WIDTH : g + h * WIDTH;
 #pragma unroll
@@ -718,7 +917,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
             }
         }
     }
-    store_tile(a.first, place, a.keys, with_gain(a.output, a.scale), dk);
+    const float key_scale = SCALES_QUERY ? 1.f : a.scale;
+    store_tile(a.first, place, a.keys, with_gain(a.output, key_scale), dk);
     store_tile(a.second, place, a.keys, with_gain(a.output, 1.f), dv);
 }
 

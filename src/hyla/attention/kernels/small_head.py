@@ -26,6 +26,7 @@ MAX_WIDTH = 16
 MAX_ROW = 2048  # H · D: beyond it a lane's share of the heads no longer fits in registers
 
 VALUES = ("hidden", "linear")
+NORMALISATIONS = ("none", "rms_head", "softmax")
 
 _PASSES = {"forward": 0, "query": 1, "key": 2}
 _BIAS_GRADIENT_NONE, _BIAS_GRADIENT_EACH, _BIAS_GRADIENT_PARTIAL, _BIAS_GRADIENT_ATOMIC = range(4)
@@ -51,6 +52,18 @@ class Plan:
     prefetch: bool = False
 
 
+@dataclass(frozen=True)
+class Softmax:
+    """What the backward of a softmax knows of each query and head, as float32 [B, Tq, H].
+
+    `mean_gradient` is the code's gradient, averaged over the keys by the code itself: the queries'
+    pass computes it, the keys' pass needs it.
+    """
+
+    log_sum: Tensor
+    mean_gradient: Tensor
+
+
 def why_unsupported(
     q: Tensor,
     k: Tensor,
@@ -65,7 +78,7 @@ def why_unsupported(
 
     Looks at shapes, dtypes, devices and names only, never at what the tensors hold.
     """
-    reason = formula.why_unsupported(VALUES)
+    reason = formula.why_unsupported(VALUES, NORMALISATIONS)
     if reason is not None:
         return reason
     if packing is not None:
@@ -130,12 +143,14 @@ def forward(
     *,
     row_factor: Tensor | None = None,
     total_factor: Tensor | None = None,
+    log_sum: Tensor | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
     """Return the output [B, Tq, H, D].
 
     `row_factor` [Bf, Tq] scales it where the formula says so. `total_factor` [B, Tq] receives
-    what it was multiplied by where that depends on the output itself.
+    what it was multiplied by where that depends on the output itself, and `log_sum` [B, Tq, H],
+    float32, the logarithms of a softmax's sums.
     """
     q, k, v = (_with_contiguous_heads(x) for x in (q, k, v))
     padding, multiplier = _as_read(padding), _as_read(multiplier, torch.float32)
@@ -143,6 +158,8 @@ def forward(
     output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     arguments = _arguments(q, k, v, bias, padding, multiplier, formula)
     arguments.output = describe(q.shape, formula, row_factor, total_factor)
+    if log_sum is not None:
+        arguments.log_sum = log_sum.data_ptr()
     _launch("forward", plan, formula, arguments, (q, k, v), bias, first=output)
     return output
 
@@ -160,14 +177,21 @@ def backward(
     *,
     bias_gradient: bool,
     deterministic: bool,
+    log_sum: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and, if `bias_gradient`, of the bias.
 
     `upstream` is the gradient of the raw output but for a constant gain (`raw_upstream`).
     """
     given = (upstream, q, k, v, bias, padding, multiplier, formula)
-    dq, dbias = query_gradient(*given, bias_gradient=bias_gradient, deterministic=deterministic)
-    return dq, *key_gradient(*given), dbias
+    softmax = None
+    if log_sum is not None:
+        like = {"dtype": torch.float32, "device": q.device}
+        softmax = Softmax(log_sum.contiguous(), torch.empty(log_sum.shape, **like))
+    dq, dbias = query_gradient(
+        *given, bias_gradient=bias_gradient, deterministic=deterministic, softmax=softmax
+    )
+    return dq, *key_gradient(*given, softmax=softmax), dbias
 
 
 def query_gradient(
@@ -182,14 +206,18 @@ def query_gradient(
     *,
     bias_gradient: bool,
     deterministic: bool,
+    softmax: Softmax | None = None,
     plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the gradients that the queries' pass makes: of q and, if wanted, of the bias."""
+    """Return the gradients that the queries' pass makes: of q and, if wanted, of the bias.
+
+    It fills in what `softmax` lacks.
+    """
     upstream, q, k, v = (_with_contiguous_heads(x) for x in (upstream, q, k, v))
     padding, multiplier = _as_read(padding), _as_read(multiplier, torch.float32)
     plan = plan or choose_plan("query", q)
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    arguments = _arguments(q, k, v, bias, padding, multiplier, formula, upstream)
+    arguments = _arguments(q, k, v, bias, padding, multiplier, formula, upstream, softmax)
     mode, slabs = _BIAS_GRADIENT_NONE, None
     if bias is not None and bias_gradient:
         mode, slabs = _bias_gradient_slabs(bias, q.shape[0], plan, deterministic)
@@ -210,6 +238,7 @@ def key_gradient(
     multiplier: Tensor | None,
     formula: Formula,
     *,
+    softmax: Softmax | None = None,
     plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients that the keys' pass makes: of k and v."""
@@ -218,7 +247,7 @@ def key_gradient(
     plan = plan or choose_plan("key", k)
     dk = torch.empty(k.shape, dtype=k.dtype, device=k.device)
     dv = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-    arguments = _arguments(q, k, v, bias, padding, multiplier, formula, upstream)
+    arguments = _arguments(q, k, v, bias, padding, multiplier, formula, upstream, softmax)
     _launch("key", plan, formula, arguments, (q, k, v, upstream), bias, first=dk, second=dv)
     return dk, dv
 
@@ -341,6 +370,7 @@ class Arguments(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
         ("output", Output),
+        *((name, ctypes.c_void_p) for name in ("log_sum", "mean_gradient")),
     )
 
 
@@ -353,6 +383,7 @@ def _arguments(
     multiplier: Tensor | None,
     formula: Formula,
     upstream: Tensor | None = None,
+    softmax: Softmax | None = None,
 ) -> Arguments:
     arguments = Arguments()
     for name, x in (("q", q), ("k", k), ("v", v), ("upstream", upstream)):
@@ -367,6 +398,9 @@ def _arguments(
     arguments.reach = k.shape[1] - q.shape[1] if formula.causal else k.shape[1]
     arguments.scale, arguments.eps = formula.scale, formula.eps
     arguments.output = describe(q.shape, formula)
+    if softmax is not None:
+        arguments.log_sum = softmax.log_sum.data_ptr()
+        arguments.mean_gradient = softmax.mean_gradient.data_ptr()
     if padding is not None:
         arguments.padding = padding.data_ptr()
     if multiplier is not None:
@@ -401,6 +435,7 @@ def _macros(
         "PREFETCH": int(plan.prefetch),
         "HIDDEN": int(formula.value == "hidden"),
         **formula.macros(),
+        "SOFTMAX": int(formula.normalisation == "softmax"),
         "BIASED": int(biased),
         "BIAS_GRADIENT": bias_gradient,
         "MULTIPLIED": int(multiplied),
