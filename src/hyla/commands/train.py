@@ -145,7 +145,8 @@ def train_task(
     wandb
         Also send metrics to this Weights & Biases project.
     attention
-        hyla, softmax, linear, or another row of Table A1.
+        hyla, softmax, linear, or another row of Table A1; hyla.silu has another φ, hyla.rms4 a
+        normalised output.
     """
     grid = {
         "seed": None if seeds is None else list(range(seeds)),

@@ -147,7 +147,8 @@ def train_language(
     size
         nano, mini, paper, small, medium or large.
     attention
-        hyla, softmax, linear, or another row of Table A1.
+        hyla, softmax, linear, or another row of Table A1; hyla.silu has another φ, hyla.rms4 a
+        normalised output.
     sequence_length
         Tokens of a sequence.
     """

@@ -46,7 +46,8 @@ class TransformerConfig:
     num_layers: int
     """Number of blocks."""
     attention: str | AttentionSpec = "hyla"
-    """Preset of the attention family (hyla, softmax, linear, ...)."""
+    """Preset of the attention family (hyla, softmax, linear, ...), or one with another φ or output:
+    hyla.silu, hyla.rms4, hyla.plain16."""
     inputs: Literal["vectors", "tokens"] = "vectors"
     """Whether inputs are vectors [B, T, input_dim] or token ids [B, T]."""
     tied: bool = False
