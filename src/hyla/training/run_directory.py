@@ -23,7 +23,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +39,7 @@ from hyla.training.checkpoint import DISK_FULL, JSON, room_left
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NONFINITE = "nonfinite"
+_RESTORE = "Restore it from a copy, or delete it to go on without what it held"
 
 
 class RunDirectoryError(RuntimeError):
@@ -151,18 +152,29 @@ class RunDirectory:
         with _explained(self._metrics_path):
             os.fsync(self._metrics.fileno())
 
-    def rewind(self, step: int) -> None:
+    def rewind(
+        self, step: int, *, last: int = 0, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
         """Forget what was logged after `step`, the step of the checkpoint resumed from.
 
         A torn last line goes too. What the resumed run then logs makes the file the same as an
         uninterrupted run's, provided that a step's records are logged before its checkpoint is
         saved. Without a checkpoint, rewind to step -1: everything goes.
+
+        `last` is the step of the last record that was on disk before that checkpoint (0 if there
+        was none): a file without it was damaged. One that is empty, or was deleted, is only
+        reported through `warn`, as that is how to go on without it.
         """
         with _explained(self._metrics_path):
             content = self._metrics_path.read_bytes()
-        kept = b"".join(
-            line for line, record in _records(self._metrics_path, content) if record["step"] <= step
-        )
+        records = [] if step < 0 else list(_records(self._metrics_path, content))
+        records = [(line, record) for line, record in records if record["step"] <= step]
+        if last > 0 and not any(record["step"] == last for _, record in records):
+            lost = f"what was logged up to step {last} is not in {self._metrics_path}"
+            if content:
+                raise RunDirectoryError(f"{lost}: it was damaged. {_RESTORE}.")
+            warn(f"{lost}, which is empty; the run goes on without")
+        kept = b"".join(line for line, _ in records)
         if kept == content:
             return
         self._metrics.close()
@@ -335,13 +347,14 @@ def _records(path: Path, content: bytes) -> Iterator[tuple[bytes, dict[str, Any]
     """Yield (line, record) of JSON lines, up to a torn end.
 
     A kill tears the last line only, a power cut perhaps several; a broken line with good ones
-    after it was made by neither, and is for a person to look at.
+    after it was made by neither, and is for a person to look at. So is a file without any record,
+    unless it is the torn beginning of a first one.
     """
     broken = 0
     for number, line in enumerate(content.splitlines(keepends=True), start=1):
         try:
             record = json.loads(line) if line.endswith(b"\n") else None
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or "step" not in record:
             broken = broken or number
@@ -351,6 +364,13 @@ def _records(path: Path, content: bytes) -> Iterator[tuple[bytes, dict[str, Any]
             )
         else:
             yield line, record
+    if broken == 1 and not _is_torn_record(content):
+        raise RunDirectoryError(f"{path} is damaged: it holds no metrics record. {_RESTORE}.")
+
+
+def _is_torn_record(content: bytes) -> bool:
+    """Whether it may be what a kill, or with zeros a power cut, leaves of one line."""
+    return b"\n" not in content and content.strip(b"\0")[:1] in (b"", b"{")
 
 
 def _dumps(record: Mapping[str, Any]) -> str:
@@ -405,11 +425,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [_restore_nonfinite(record) for _, record in _records(file, content)]
 
 
-def last_logged(path: Path) -> int:
-    """Return the last step that a run has logged; 0 before any."""
-    return max((record["step"] for record in read_metrics(path)), default=0)
-
-
 def read_finished(path: Path) -> dict[str, Any] | None:
     """Return the final summary of the run directory `path`; None if it is not complete."""
     file = path / "finished.json"
@@ -436,5 +451,5 @@ def read_json(path: Path, *, missing: Any, advice: str) -> Any:
     try:
         with _explained(path):
             return json.loads(path.read_bytes()) if path.exists() else missing
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunDirectoryError(f"{path} is damaged ({error}): {advice}.") from error

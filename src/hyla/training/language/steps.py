@@ -73,6 +73,11 @@ class Steps:
         with autocast(self.config.precision, self.ranks.device):
             return self.model(tokens)
 
+    @property
+    def has_unlogged_losses(self) -> bool:
+        """Whether a step was taken since `mean_loss` was last called."""
+        return self._losses_summed > 0
+
     def mean_loss(self) -> float:
         """Return the mean loss of the steps since the last call, over all ranks."""
         total, count = self._losses()
