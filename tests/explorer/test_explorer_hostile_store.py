@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -111,7 +110,5 @@ def test_points_are_thinned_evenly(tmp_path, monkeypatch):
 
 def test_45_requests_for_a_store_with_pipes_leave_the_server_alive(gallery, hostile):
     client = client_of(gallery, hostile[0])
-    began = time.monotonic()
     for _ in range(45):
         assert client.get("/api/runs").status_code == 200
-    assert time.monotonic() - began < 60  # and not for ever

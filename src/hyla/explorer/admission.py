@@ -38,7 +38,8 @@ class Admission:
             return False
         self._waiting += 1
         try:
-            await asyncio.wait_for(self._places.acquire(), LONGEST_WAIT)
+            async with asyncio.timeout(LONGEST_WAIT):
+                await self._places.acquire()
         except TimeoutError:
             return False
         finally:

@@ -36,7 +36,7 @@ class RunStore:
         self._root = root
         # By what the files look like from outside: a run is read again once that has changed.
         self._listed: Memo[schemas.Run | schemas.SkippedRun] = Memo(size=_REMEMBERED)
-        self._curves: Memo[schemas.Curves] = Memo(size=20)
+        self._curves: Memo[schemas.Curves | str] = Memo(size=20)
 
     def named(self, name: str) -> list[Path]:
         """Return the runs of this id or folder name; several, if folders of the store share it."""
@@ -71,14 +71,10 @@ class RunStore:
         if path is None:
             raise NotThereError(f"the store has no run {id!r}: see /api/runs")
 
-        def read() -> schemas.Curves:
-            config = read_run(path).config
-            return _sendable(schemas.Curves(run=id, series=series_of(path), config=config))
-
-        try:
-            return self._curves.get((id, _looks(path)), read)
-        except (RunDirectoryError, *_DAMAGED) as error:
-            raise RefusedError(f"{id} cannot be read: {_reason(error)}") from error
+        found = self._curves.get((id, _looks(path)), lambda: _drawing(id, path))
+        if isinstance(found, str):
+            raise RefusedError(f"{id} cannot be read: {found}")
+        return found
 
     def _paths(self) -> Iterator[tuple[str, Path]]:
         root = self._root.resolve()
@@ -117,6 +113,15 @@ def _listing(id: str, path: Path) -> schemas.Run | schemas.SkippedRun:
         return _sendable(_summary(id, read_run(path)))
     except (RunDirectoryError, *_DAMAGED) as error:
         return schemas.SkippedRun(id=id, reason=_reason(error))
+
+
+def _drawing(id: str, path: Path) -> schemas.Curves | str:
+    """Return the curves of a run, or why there are none."""
+    try:
+        config = read_run(path).config
+        return _sendable(schemas.Curves(run=id, series=series_of(path), config=config))
+    except (RunDirectoryError, *_DAMAGED) as error:
+        return _reason(error)
 
 
 def _sendable(answer: _Answer) -> _Answer:
