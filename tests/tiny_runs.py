@@ -86,6 +86,12 @@ def tiny_config(**changes: Any) -> TrainConfig:
     return replace(config, **changes)
 
 
+def short_config() -> TrainConfig:
+    """A run of 10 steps with records at 3, 4, 6, 8, 9 and 10."""
+    evaluation = Evaluation(splits=("test", "ood"), every=4, instances=8, final_instances=8)
+    return tiny_config(steps=10, log_every=3, evaluation=evaluation)
+
+
 def run_path(root: Path) -> Path:
     """The only run under `root`."""
     (path,) = root.iterdir()

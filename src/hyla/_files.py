@@ -1,7 +1,10 @@
 """Files that are there whole or not at all."""
 
+import errno
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -28,3 +31,28 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_regular(path: Path, *, at_most: int | None = None) -> BinaryIO:
+    """Open a file for reading; an OSError if it holds more than `at_most` bytes.
+
+    And if it is a pipe or a device: whoever reads those may wait for ever.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if at_most is not None and status.st_size > at_most:
+            raise OSError(errno.EFBIG, f"{status.st_size:,} bytes are more than {at_most:,}")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path, *, at_most: int | None = None) -> bytes:
+    """Return what a file holds that `open_regular` opens."""
+    with open_regular(path, at_most=at_most) as file:
+        return file.read()

@@ -59,6 +59,19 @@ def test_rms_head_of_large_scores_has_unit_mean_square(dtype):
     torch.testing.assert_close(mean_square, torch.ones_like(mean_square), rtol=0.01, atol=0.01)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e18, 1e20, 1e37])
+@pytest.mark.parametrize("name", ["hyla", "linear_rmshead", "hyla_deep", "hyla_plus_softmax_last"])
+def test_rms_head_of_scores_whose_squares_overflow(name, scale):
+    q, k, v, options = operands(name, requires_grad=True)
+    wide = {key: x.double() if torch.is_tensor(x) else x for key, x in options.items()}
+    out = attention(q, k, v, scale=scale, **options)
+    want = attention(q.double(), k.double(), v.double(), scale=scale, **wide)
+    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
+    of_value = torch.autograd.grad(out.square().sum(), v)
+    wanted = torch.autograd.grad(want.square().sum(), v)
+    torch.testing.assert_close(of_value, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_bias_and_multiplier_may_have_another_dtype(dtype):
     q, k, v, _ = operands("hyla")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attention_inputs import FAMILY, operands
-from hyla.attention import attention
+from hyla.attention import AttentionSpec, attention
 
 every_preset = pytest.mark.parametrize("name", FAMILY)
 
@@ -147,3 +147,66 @@ def test_not_even_a_nan_leaves_the_padding(name):
     want = attention(q, k, v, **options)
     hole = torch.where(real, 0.0, float("nan"))[:, None, None]
     torch.testing.assert_close(attention(q, k + hole, v + hole, **options), want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 5], ids=["chunks", "whole"])
+@every_preset
+def test_not_even_a_nan_comes_from_a_later_token(name, rows, monkeypatch):
+    monkeypatch.setattr("hyla.attention.api.queries_per_chunk", lambda *_: rows)
+    q, k, v, options = operands(name, requires_grad=True)
+    want = attention(q, k, v, causal=True, **options)[:, :3]
+    (wanted,) = torch.autograd.grad(want.square().sum(), q)
+    hole = torch.tensor([0.0, 0.0, 0.0, float("nan"), 0.0])[:, None, None]
+    for to_k, to_v in ((hole, hole), (hole, 0.0), (0.0, hole)):
+        out = attention(q, k + to_k, v + to_v, causal=True, **options)
+        torch.testing.assert_close(out[:, :3], want, rtol=0, atol=0)
+        assert out[:, 3:].isnan().all()  # who sees it is told
+        (gradient,) = torch.autograd.grad(out[:, :3].square().sum(), q)
+        torch.testing.assert_close(gradient[:, :3], wanted[:, :3], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@every_preset
+def test_a_bias_of_minus_infinity_masks_the_pair(name, causal):
+    q, k, v, options = operands(name, requires_grad=True)
+    mask = torch.rand(2, 3, 5, 5) > 0.4
+    mask[:, :, 2] = False  # a row without any key
+    finite = torch.randn(2, 3, 5, 5)
+    bias = finite.masked_fill(~mask, -torch.inf).requires_grad_()
+    options |= {"causal": causal, "return_code": True}
+    want, wanted_code = attention(q, k, v, bias=finite, mask=mask, **options)
+    out, code = attention(q, k, v, bias=bias, **options)
+    torch.testing.assert_close((out, code), (want, wanted_code), rtol=0, atol=0)
+    wanted = torch.autograd.grad(want.square().sum(), (q, k, v))
+    *gradients, of_bias = torch.autograd.grad(out.square().sum(), (q, k, v, bias))
+    torch.testing.assert_close(tuple(gradients), wanted, rtol=0, atol=0)
+    assert of_bias.isfinite().all()
+    assert (of_bias[~mask] == 0).all()
+    pairs = [(0, 0), (2, 1), (4, 3)]
+    of_pairs = attention(q, k, v, bias=bias, **options | {"return_code": pairs})[1]
+    torch.testing.assert_close(of_pairs, torch.stack([code[:, :, i, j] for i, j in pairs], 1))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda scores, mask, eps: scores.softmax(dim=-1),
+        lambda scores, mask, eps: scores / (scores.norm(dim=-3, keepdim=True) + eps),
+        lambda scores, mask, eps: scores - scores.amax(dim=-1, keepdim=True),
+    ],
+    ids=["softmax", "unit length", "maximum"],
+)
+@pytest.mark.parametrize("before", [(), ("rms_head",)], ids=["alone", "after RMSHead"])
+def test_a_normalisation_of_ones_own_that_ignores_the_mask(function, before):
+    spec = AttentionSpec(normalisation=(*before, function), value="linear")
+    q, k, v, _ = operands("hyla", requires_grad=True)
+    out = attention(q, k, v, attention=spec, causal=True)
+    for tokens in range(1, 6):
+        seen = [x[:, :tokens] for x in (q, k, v)]
+        alone = attention(*seen, attention=spec, causal=True)
+        torch.testing.assert_close(out[:, :tokens], alone)
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    mask[2] = False
+    out = attention(q, k, v, attention=spec, mask=mask)
+    assert (out[:, 2] == 0).all()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v)))

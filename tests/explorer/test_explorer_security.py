@@ -44,6 +44,9 @@ def test_hosts_that_are_this_machine(client, host):
         "",
         "localhost:http",
         "[::1",
+        "[::1].evil.example",
+        "[::1].evil.example:8420",
+        "[::1]x",
         "127.0.0.1/x",
     ],
 )

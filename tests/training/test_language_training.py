@@ -24,9 +24,15 @@ from hyla.training.language import (
     train_language,
 )
 from hyla.training.language.config import load_language_preset
+from hyla.training.language.evaluation import Validation
 from hyla.training.language.ranks import Ranks
 from hyla.training.language.steps import Steps
-from hyla.training.run_directory import RunDirectoryError, read_branch_scales, read_metrics
+from hyla.training.run_directory import (
+    RunDirectory,
+    RunDirectoryError,
+    read_branch_scales,
+    read_metrics,
+)
 from hyla.training.stop import StopRequest
 
 LOOP = "hyla.training.language.loop"
@@ -172,28 +178,40 @@ def test_stopped_anywhere_it_ends_with_the_same_bits(corpus, tmp_path, monkeypat
     assert_same(config, tmp_path / "run", tmp_path / "reference")
 
 
-def test_stopped_during_evaluation(corpus, tmp_path, monkeypatch):
-    config = tiny_language_config(corpus)
-    run(config, corpus, tmp_path / "reference")
-    from hyla.training.language.evaluation import Validation
-
-    score = Validation.metrics
+def stop_in_evaluations(monkeypatch):
+    """Let a stop be requested as soon as an evaluation begins."""
+    score, enter = Validation.metrics, StopRequest.__enter__
+    current = {}
 
     def stopping(self, losses, sequences, *, batch_size, before_batch):
         current["stop"].request("test")
         return score(self, losses, sequences, batch_size=batch_size, before_batch=before_batch)
 
-    current = {}
-    enter = StopRequest.__enter__
-
     def noted(self):
         current["stop"] = self
         return enter(self)
 
+    monkeypatch.setattr(Validation, "metrics", stopping)
+    monkeypatch.setattr(StopRequest, "__enter__", noted)
+
+
+def die_after_logging(monkeypatch):
+    """Let the process end right after its first record."""
+    log = RunDirectory.log
+
+    def log_and_die(self, record):
+        log(self, record)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDirectory, "log", log_and_die)
+
+
+def test_stopped_during_evaluation(corpus, tmp_path, monkeypatch):
+    config = tiny_language_config(corpus)
+    run(config, corpus, tmp_path / "reference")
     for step in (6, 12):
         with monkeypatch.context() as patch:
-            patch.setattr(Validation, "metrics", stopping)
-            patch.setattr(StopRequest, "__enter__", noted)
+            stop_in_evaluations(patch)
             with pytest.raises(Interrupted, match=f"stopped at step {step}"):
                 run(config, corpus, tmp_path / "run")
         if step == 6:  # else the resumed run would stop there again
@@ -203,6 +221,27 @@ def test_stopped_during_evaluation(corpus, tmp_path, monkeypatch):
                     run(config, corpus, tmp_path / "run")
     run(config, corpus, tmp_path / "run")
     assert_same(config, tmp_path / "run", tmp_path / "reference")
+
+
+@pytest.mark.parametrize("diverges", [False, True], ids=["", "diverged"])
+def test_killed_after_the_step_was_reported_whose_evaluation_was_stopped(
+    corpus, tmp_path, monkeypatch, diverges
+):
+    """The checkpoint still holds that step's loss; it counts for its record alone."""
+    member = {"member": {"learning_rate": 1e30}, "log_every": 100} if diverges else {}
+    config = tiny_language_config(corpus, **member)
+    run(config, corpus, tmp_path / "reference")
+    with monkeypatch.context() as patch:
+        stop_in_evaluations(patch)
+        with pytest.raises(Interrupted, match="stopped at step 6"):
+            run(config, corpus, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        die_after_logging(patch)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, corpus, tmp_path / "run")
+    assert records(config, tmp_path / "run")[-1]["step"] == 6
+    run(config, corpus, tmp_path / "run")
+    assert str(records(config, tmp_path / "run")) == str(records(config, tmp_path / "reference"))
 
 
 def test_checkpoints_while_it_runs(corpus, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hyla.training import Interrupted, TrainConfig, checkpoint, train
-from hyla.training.run_directory import RunBusyError, RunDirectory
+from hyla.training.run_directory import RunBusyError, RunDirectory, RunDirectoryError
 from hyla.training.stop import StopRequest
 from tiny_runs import assert_same_run, final_tensors, records, run_path, tiny_config
 
@@ -83,10 +83,8 @@ def test_a_time_limit_and_one_that_leaves_no_time_at_all(tmp_path, monkeypatch, 
     assert_same_run(tmp_path, uninterrupted)
 
 
-@pytest.mark.parametrize("batch", [1, 3, 5, 6])
-def test_a_stop_during_an_evaluation_is_noticed_and_made_up_for(
-    tmp_path, monkeypatch, uninterrupted, batch
-):
+def stop_before_batch(monkeypatch, batch: int) -> None:
+    """Let a stop be requested before the given batch of all evaluations."""
     batches = 0
 
     def stop_before_one(self):
@@ -95,12 +93,20 @@ def test_a_stop_during_an_evaluation_is_noticed_and_made_up_for(
         if batches == batch:
             self.request("SIGTERM")
         original(self)
+        assert batches < batch
 
     original = StopRequest.check
     monkeypatch.setattr(StopRequest, "check", stop_before_one)
-    with pytest.raises(Interrupted, match="SIGTERM"):
-        run(tmp_path)
-    assert batches == batch
+
+
+@pytest.mark.parametrize("batch", [1, 3, 5, 6])
+def test_a_stop_during_an_evaluation_is_noticed_and_made_up_for(
+    tmp_path, monkeypatch, uninterrupted, batch
+):
+    with monkeypatch.context() as patch:
+        stop_before_batch(patch, batch)
+        with pytest.raises(Interrupted, match="SIGTERM"):
+            run(tmp_path)
     run(tmp_path)
     assert_same_run(tmp_path, uninterrupted)
 
@@ -159,6 +165,51 @@ def test_a_crash_between_any_two_writes_changes_nothing(
             run(tmp_path)
     run(tmp_path)
     assert_same_run(tmp_path, uninterrupted)
+
+
+def test_a_crash_after_the_step_was_reported_whose_evaluation_was_stopped(
+    tmp_path, monkeypatch, uninterrupted
+):
+    """The checkpoint still holds that step's losses; they count for its record alone."""
+    with monkeypatch.context() as patch:
+        stop_before_batch(patch, 1)
+        with pytest.raises(Interrupted, match="step 8"):
+            run(tmp_path)
+    with monkeypatch.context() as patch:
+        crash_at(patch, "log", 2)
+        with pytest.raises(Crash):
+            run(tmp_path)
+    assert records(tmp_path)[-1]["step"] == 8
+    run(tmp_path)
+    assert_same_run(tmp_path, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"garbage\n" * 9,
+        b"\0" * 500,
+        b"garbage",
+        b'{"step": 5, "loss": [1.0, 1.0]}\n',
+        b"[" * 200_000,
+    ],
+    ids=["lines", "zeros", "line", "too-few", "deep"],
+)
+def test_a_damaged_log_is_noticed_and_can_be_done_without(
+    tmp_path, monkeypatch, uninterrupted, capsys, content
+):
+    stop_at(monkeypatch, 10)
+    with pytest.raises(Interrupted):
+        run(tmp_path)
+    log = run_path(tmp_path) / "metrics.jsonl"
+    log.write_bytes(content)
+    with pytest.raises(RunDirectoryError, match=r"damaged.*Restore it from a copy, or delete it"):
+        run(tmp_path)
+    assert log.read_bytes() == content
+    log.unlink()
+    run(tmp_path)
+    assert "what was logged up to step 10 is not in" in " ".join(capsys.readouterr().out.split())
+    assert records(tmp_path) == [r for r in records(uninterrupted) if r["step"] > 10]
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(

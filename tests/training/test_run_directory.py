@@ -141,6 +141,27 @@ def test_a_broken_line_in_the_middle_is_for_a_person_to_judge(tmp_path: Path) ->
         assert (run.path / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("content", [b"garbage\n", b"{}\n{}\n", b"garbage", b"\xff\n\xfe\n"])
+def test_a_log_that_is_garbage_as_a_whole_is_noticed(tmp_path: Path, content: bytes) -> None:
+    with RunDirectory.open(tmp_path, "run", CONFIG) as run:
+        (run.path / "metrics.jsonl").write_bytes(content)
+        for read in (run.metrics, lambda: run.rewind(1)):
+            with pytest.raises(RunDirectoryError, match="holds no metrics record"):
+                read()
+        assert (run.path / "metrics.jsonl").read_bytes() == content
+        run.rewind(-1)  # trained from the start: everything is logged again
+        assert run.metrics() == []
+
+
+@pytest.mark.parametrize("content", [b"", b'{"ste', b"\0\0\0", b'{"st\0\0'])
+def test_the_torn_first_record_of_a_killed_run_is_no_damage(tmp_path: Path, content: bytes) -> None:
+    with RunDirectory.open(tmp_path, "run", CONFIG) as run:
+        (run.path / "metrics.jsonl").write_bytes(content)
+        assert run.metrics() == []
+        run.rewind(1)
+        assert (run.path / "metrics.jsonl").read_bytes() == b""
+
+
 def test_a_finished_run_says_so(tmp_path: Path) -> None:
     summary = {"best": "seed0", "ood r2": [0.9, math.inf]}
     with RunDirectory.open(tmp_path, "run", CONFIG) as run:

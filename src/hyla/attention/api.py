@@ -77,7 +77,7 @@ def attention(
         k: keys [B, Tk, H, D].
         v: values [B, Tk, H, Dv].
         attention: a preset name (see `PRESETS`) or an `AttentionSpec`.
-        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk].
+        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk]. -inf masks the pair.
         mask: boolean, True = attend; broadcasts to [B, H, Tq, Tk]. Key padding of shape [B, Tk]
             is passed as `padding[:, None, None, :]`.
         causal: query i sees keys up to i, counted from the end when Tq < Tk (cached decoding).

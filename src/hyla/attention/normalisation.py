@@ -1,8 +1,8 @@
 """σ of Eq. 1: how the raw scores of all heads become the latent code.
 
 A normalisation is a function `(scores, mask, eps) -> code` on [..., H, Tq, Tk]. `mask` is None
-or a boolean tensor of the same rank, True where the query may attend. A masked pair always
-leaves with code 0: its value network is the zero map.
+or a boolean tensor that broadcasts to the scores, True where the query may attend. A masked pair
+always leaves with code 0: its value network is the zero map.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +12,9 @@ from torch import Tensor
 
 Normalisation = Callable[[Tensor, Tensor | None, float], Tensor]
 
+# Squares of scores up to 1e31 are then finite; what small ones lose is far below eps.
+_SHRINK = 2.0**-40
+
 
 def none(scores: Tensor, mask: Tensor | None, eps: float) -> Tensor:
     """Linear attention: the scores are the code."""
@@ -20,21 +23,23 @@ def none(scores: Tensor, mask: Tensor | None, eps: float) -> Tensor:
 
 def softmax(scores: Tensor, mask: Tensor | None, eps: float) -> Tensor:
     """Normalise over the keys, for each head and query. A query with no key gets code 0."""
-    if mask is None:
-        return torch.softmax(scores, dim=-1)
-    # The dtype's minimum and not -inf: a row without any key would otherwise be NaN.
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return torch.softmax(scores, dim=-1).masked_fill(~mask, 0.0)
+    return none(torch.softmax(least_where_masked(scores, mask), dim=-1), mask, eps)
+
+
+def least_where_masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Give masked pairs the dtype's minimum; with -inf, a row without any key would be NaN."""
+    return scores if mask is None else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
 
 
 def rms_head(scores: Tensor, mask: Tensor | None, eps: float) -> Tensor:
     """RMSHead: divide by the root mean square over the heads, for each query-key pair.
 
     The squares are summed in float32 or better: in half precision they overflow at scores of 256.
+    In float32 they would at 1e19, so scores are scaled down first, by a power of two: exactly.
     """
     scores = none(scores, mask, eps)
-    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    rms = torch.rsqrt(wide.square().mean(dim=-3, keepdim=True) + eps)
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32)) * _SHRINK
+    rms = torch.rsqrt(wide.square().mean(dim=-3, keepdim=True) + eps * _SHRINK**2)
     return (wide * rms).to(scores.dtype)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hyla.attention.chunking import and_causal
 from hyla.attention.precision import autocast_kind
-from hyla.attention.reference import latent_code
+from hyla.attention.reference import latent_code, without_infinite_bias
 from hyla.attention.spec import AttentionSpec
 
 
@@ -83,6 +83,7 @@ def codes_of_all(
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if causal:
         mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
+    mask = without_infinite_bias(mask, bias)
     with torch.autocast(autocast_kind(q), enabled=False):  # the reference picks its precision
         code = latent_code(q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask)
     if code_multiplier is not None:

@@ -24,6 +24,8 @@ spec's `output`, and `W_out` mixes it over the heads. Any device, any dtype, not
 precision is computed in float32 and rounded once, at the end.
 """
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -46,7 +48,10 @@ def reference_attention(
     code_multiplier: Tensor | None = None,
 ) -> tuple[Float[Tensor, "B Tq H Dv"], Float[Tensor, "B H Tq Tk"]]:
     """Return the output and the latent code; `attention` documents the arguments."""
-    code = latent_code(q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask)
+    mask, poison = without_infinite_bias(mask, bias), None
+    if mask is not None:
+        k, v, poison = _finite_keys(k, v)
+    code = latent_code(q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask, poison=poison)
     if code_multiplier is not None:
         code = code * code_multiplier.to(code.dtype)
     out = value_network(code, v, spec=spec, mask=mask, value_weight=value_weight)
@@ -62,13 +67,55 @@ def latent_code(
     eps: float,
     bias: Tensor | None = None,
     mask: Tensor | None = None,
+    poison: Tensor | None = None,
 ) -> Float[Tensor, "B H Tq Tk"]:
-    """Compute the code of every pair, in float32 or better: scores, bias, mask, normalisation."""
+    """Compute the code of every pair, in float32 or better: scores, bias, mask, normalisation.
+
+    `mask` is that of `without_infinite_bias`, and `poison` that of `_finite_keys`.
+    """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scores = torch.einsum("bqhd,bkhd->bhqk", q.to(dtype) * scale, k.to(dtype))
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
+    if poison is not None:
+        scores = scores + poison.to(scores.dtype)
     return spec.normalise(scores, mask, eps)
+
+
+def without_infinite_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """Restrict `mask` to pairs whose bias is not -inf, as such a bias masks them."""
+    if bias is None or not _may_be_infinite(bias):
+        return mask
+    finite = bias != -math.inf
+    return finite if mask is None else mask & finite
+
+
+def _may_be_infinite(bias: Tensor) -> bool:
+    """Say False where masking by the bias, which takes several passes over all pairs, is in vain.
+
+    What is learned is finite. Elsewhere a look at the numbers tells, if one can be had.
+    """
+    if bias.requires_grad:
+        return False
+    hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if hidden or bias.device.type != "cpu":
+        return True
+    return bool((bias == -math.inf).any())
+
+
+def _finite_keys(
+    k: Float[Tensor, "B Tk H D"], v: Float[Tensor, "B Tk H Dv"]
+) -> tuple[Tensor, Tensor, Float[Tensor, "B 1 1 Tk"]]:
+    """Return keys and values with 0 in place of each key that is not finite, and its poison.
+
+    The poison is NaN for such a key and 0 for all others. Added to the scores, it makes NaN of
+    whatever sees the key and of nothing else; the key itself would, as a masked pair's code of 0
+    times NaN is NaN.
+    """
+    poison = (k.detach() * 0.0).sum(dim=(2, 3)) + (v.detach() * 0.0).sum(dim=(2, 3))
+    replaced = (poison != 0.0)[:, :, None, None]
+    k, v = k.masked_fill(replaced, 0.0), v.masked_fill(replaced, 0.0)
+    return k, v, poison[:, None, None, :]
 
 
 def value_network(

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from hyla._errors import nearest
-from hyla.attention.normalisation import NORMALISATIONS, Normalisation
+from hyla.attention.normalisation import NORMALISATIONS, Normalisation, least_where_masked
 from hyla.attention.output import OUTPUTS, finish_output
 from hyla.attention.phi import PHIS
 from hyla.attention.start import Number
@@ -99,8 +99,9 @@ class AttentionSpec:
         for step in self.normalisation_steps:
             if isinstance(step, str):
                 scores = NORMALISATIONS[step](scores, mask, eps)
-            else:  # a caller's own may forget that masked pairs leave with code 0
-                scores = NORMALISATIONS["none"](step(scores, mask, eps), mask, eps)
+            else:  # a caller's own may forget the mask, before or after it
+                code = step(least_where_masked(scores, mask), mask, eps)
+                scores = NORMALISATIONS["none"](code, mask, eps)
         return scores
 
     def activate(self, hidden: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from hyla import __version__
 from hyla.explorer import codes, fuzzy, puzzles, schemas, swaps
+from hyla.explorer.admission import Admission
 from hyla.explorer.gallery import Gallery
 from hyla.explorer.refusals import RefusedError
 from hyla.explorer.runs import RunStore
@@ -33,6 +34,7 @@ _REASONS: dict[int | str, dict[str, Any]] = {
         413: "The body is too large.",
         421: "The Host header is not this server's.",
         422: "The request is malformed.",
+        503: "Too many requests came at once: try again.",
     }.items()
 }
 
@@ -57,7 +59,8 @@ def build_app(gallery: Gallery, store: RunStore, access: Access) -> ASGIApp:
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
-    return Guard(app, access)  # around all of it: answers to bugs get its headers, too
+    # The guard is around all of it: answers to bugs get its headers, too.
+    return Guard(Admission(app), access)
 
 
 def _api(gallery: Gallery, store: RunStore) -> APIRouter:

@@ -1,19 +1,28 @@
-"""The runs of a store, to be compared; nothing outside of its folder is ever read."""
+"""The runs of a store, to be compared; nothing outside of its folder is ever read.
 
-import math
-import statistics
+A store may hold anything: whatever is in a folder, it costs little, and takes no other down.
+"""
+
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hyla.explorer import schemas
+from hyla.explorer.curves import mean_of, series_of
+from hyla.explorer.memo import Memo
 from hyla.explorer.refusals import NotThereError, RefusedError
 from hyla.lab.store import StoredRun, origin_of, read_run
-from hyla.training.run_directory import RunDirectoryError, read_metrics
+from hyla.training.run_directory import RunDirectoryError, newest_metrics
 
-_MOST_POINTS = 2000
+_READ = ("config.json", "finished.json", "provenance.json", "metrics.jsonl")
+# Of a run that is not finished, the newest metrics stand at the end of its log.
+_NEWEST_BYTES = 1 << 20
+_REMEMBERED = 2000
 # What reading files raises that hold something else than a run does.
-_DAMAGED = (LookupError, TypeError, AttributeError, ValueError)
+_DAMAGED = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
+_Answer = TypeVar("_Answer", bound=schemas.Answer)
 
 
 class RunStore:
@@ -25,6 +34,9 @@ class RunStore:
 
     def __init__(self, root: Path):
         self._root = root
+        # By what the files look like from outside: a run is read again once that has changed.
+        self._listed: Memo[schemas.Run | schemas.SkippedRun] = Memo(size=_REMEMBERED)
+        self._curves: Memo[schemas.Curves | str] = Memo(size=20)
 
     def named(self, name: str) -> list[Path]:
         """Return the runs of this id or folder name; several, if folders of the store share it."""
@@ -44,58 +56,103 @@ class RunStore:
 
     def runs(self) -> schemas.Runs:
         """Return all runs by id, and what could not be read."""
-        found, skipped = [], []
-        for id, path in sorted(self._paths()):
-            try:
-                found.append(_summary(id, read_run(path)))
-            except (RunDirectoryError, *_DAMAGED) as error:
-                skipped.append(schemas.SkippedRun(id=id, reason=_reason(error)))
-        return schemas.Runs(runs=found, skipped=skipped)
+        listed = [
+            self._listed.get((id, _looks(path)), lambda id=id, path=path: _listing(id, path))
+            for id, path in sorted(self._paths())
+        ]
+        return schemas.Runs(
+            runs=[one for one in listed if isinstance(one, schemas.Run)],
+            skipped=[one for one in listed if isinstance(one, schemas.SkippedRun)],
+        )
 
     def curves(self, id: str) -> schemas.Curves:
         """Return everything that a run logged."""
         path = dict(self._paths()).get(id)
         if path is None:
             raise NotThereError(f"the store has no run {id!r}: see /api/runs")
-        try:
-            config = read_run(path).config
-            return schemas.Curves(run=id, series=_series(read_metrics(path)), config=config)
-        except (RunDirectoryError, *_DAMAGED) as error:
-            raise RefusedError(f"{id} cannot be read: {_reason(error)}") from error
+
+        found = self._curves.get((id, _looks(path)), lambda: _drawing(id, path))
+        if isinstance(found, str):
+            raise RefusedError(f"{id} cannot be read: {found}")
+        return found
 
     def _paths(self) -> Iterator[tuple[str, Path]]:
         root = self._root.resolve()
         for pattern in ("*/config.json", "*/*/config.json"):
             for file in self._root.glob(pattern):
                 if _lies_in(root, file.parent):
-                    yield file.parent.relative_to(self._root).as_posix(), file.parent
+                    name = file.parent.relative_to(self._root).as_posix()
+                    yield _readable(name), file.parent
 
 
 def _lies_in(root: Path, folder: Path) -> bool:
     """Whether a folder and all files in it are really there, whatever links say."""
     try:
-        return all(part.resolve().is_relative_to(root) for part in (folder, *folder.iterdir()))
+        with os.scandir(folder) as entries:
+            links = [Path(entry.path) for entry in entries if entry.is_symlink()]
+        return all(part.resolve().is_relative_to(root) for part in (folder, *links))
     except (OSError, RuntimeError):  # not to be looked into, or a circle of links
         return False
 
 
+def _looks(folder: Path) -> tuple[tuple[int, ...] | None, ...]:
+    """Return what changes when the files of a run that are read here change."""
+
+    def look(file: Path) -> tuple[int, ...] | None:
+        try:
+            status = file.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    return tuple(look(folder / name) for name in _READ)
+
+
+def _listing(id: str, path: Path) -> schemas.Run | schemas.SkippedRun:
+    try:
+        return _sendable(_summary(id, read_run(path)))
+    except (RunDirectoryError, *_DAMAGED) as error:
+        return schemas.SkippedRun(id=id, reason=_reason(error))
+
+
+def _drawing(id: str, path: Path) -> schemas.Curves | str:
+    """Return the curves of a run, or why there are none."""
+    try:
+        config = read_run(path).config
+        return _sendable(schemas.Curves(run=id, series=series_of(path), config=config))
+    except (RunDirectoryError, *_DAMAGED) as error:
+        return _reason(error)
+
+
+def _sendable(answer: _Answer) -> _Answer:
+    """Return an answer made of files; a ValueError if it is none that JSON in UTF-8 can say."""
+    json.dumps(answer.model_dump(mode="json"), ensure_ascii=False, allow_nan=False).encode()
+    return answer
+
+
+def _readable(text: str) -> str:
+    """Escape what a name of bytes that are not UTF-8 has in place of them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, RunDirectoryError) else "it is damaged"
+    return _readable(str(error)) if isinstance(error, RunDirectoryError) else "it is damaged"
 
 
 def _summary(id: str, run: StoredRun) -> schemas.Run:
     model = run.config["model"]
+    newest = [] if run.summary else newest_metrics(run.path, _NEWEST_BYTES)
     return schemas.Run(
         id=id,
-        name=run.path.name,
+        name=_readable(run.path.name),
         task=run.config.get("task_name", "?"),
         attention=str(model["attention"]),
         members=_members(run),
         finished=run.summary is not None,
         device=origin_of(run)["device"],
-        step=_step(run),
+        step=_step(run, newest),
         steps=run.config["steps"],
-        metrics=_final(run),
+        metrics=_final(run, newest),
     )
 
 
@@ -104,45 +161,21 @@ def _members(run: StoredRun) -> int:
     return len(run.config.get("members", [None]))
 
 
-def _step(run: StoredRun) -> int:
+def _step(run: StoredRun, newest: list[dict[str, Any]]) -> int:
     """Return how far it has come: to its end, or to its newest record."""
     if run.summary is not None:
         return run.config["steps"]
-    return max((record["step"] for record in read_metrics(run.path)), default=0)
+    return max((record["step"] for record in newest), default=0)
 
 
-def _final(run: StoredRun) -> dict[str, float]:
+def _final(run: StoredRun, newest: list[dict[str, Any]]) -> dict[str, float]:
     """Return the final metrics, or the newest of a run that is not finished; means over members."""
     if run.summary is not None:
         members = [member["metrics"] for member in run.summary["members"]]
         found = {name: [member.get(name) for member in members] for name in members[0]}
     else:
         found = {}
-        for record in read_metrics(run.path):
+        for record in newest:
             found |= {name: values for name, values in record.items() if isinstance(values, list)}
-    means = {name: _statistics(values)[0] for name, values in found.items()}
+    means = {name: mean_of(values) for name, values in found.items()}
     return {name: mean for name, mean in means.items() if mean is not None}
-
-
-def _series(records: list[dict[str, Any]]) -> dict[str, schemas.Series]:
-    """Return each metric along the steps at which it was logged."""
-    logged: dict[str, list[tuple[int, list[Any]]]] = {}
-    for record in records:
-        for name, values in record.items():
-            if isinstance(values, list):
-                logged.setdefault(name, []).append((record["step"], values))
-    series = {}
-    for name, points in logged.items():
-        points = points[:: -(-len(points) // _MOST_POINTS)]
-        mean, low, high = zip(*(_statistics(values) for _, values in points), strict=True)
-        series[name] = schemas.Series(
-            steps=[step for step, _ in points], mean=list(mean), low=list(low), high=list(high)
-        )
-    return series
-
-
-def _statistics(values: list[Any]) -> tuple[float | None, float | None, float | None]:
-    """Return mean, least and greatest over the members; None if one is no finite number."""
-    if not values or not all(isinstance(x, int | float) and math.isfinite(x) for x in values):
-        return None, None, None
-    return statistics.fmean(values), float(min(values)), float(max(values))

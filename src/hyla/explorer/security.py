@@ -153,9 +153,11 @@ def host_name(header: str) -> str | None:
         _ = parts.port  # raises if it is none
     except ValueError:
         return None
-    if parts.netloc != header or "@" in header or not parts.hostname:
+    # What follows a bracket is dropped there: [::1].evil.com is no address.
+    trailing = header.rpartition("]")[2] if "]" in header else ""
+    if parts.netloc != header or "@" in header or trailing[:1] not in ("", ":"):
         return None
-    return parts.hostname
+    return parts.hostname or None
 
 
 def _is_address(name: str) -> bool:

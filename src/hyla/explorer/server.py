@@ -12,7 +12,11 @@ import torch
 import uvicorn
 from starlette.types import ASGIApp
 
+from hyla.explorer.patience import PatientProtocol
 from hyla.explorer.security import is_loopback
+
+# Fewer than the files that a process may have open on most machines.
+MOST_CONNECTIONS = 800
 
 
 def new_token(host: str) -> str | None:
@@ -84,7 +88,14 @@ def open_browser(url: str) -> None:
 
 def _server(app: ASGIApp) -> uvicorn.Server:
     torch.set_num_threads(1)  # requests have threads; those of small products are in their way
-    return uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False))
+    config = uvicorn.Config(
+        app,
+        http=PatientProtocol,
+        limit_concurrency=MOST_CONNECTIONS,
+        log_level="warning",
+        server_header=False,
+    )
+    return uvicorn.Server(config)
 
 
 def _wait(server: uvicorn.Server, seconds: float = 30) -> bool:

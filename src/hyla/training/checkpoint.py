@@ -21,7 +21,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from hyla._files import write_atomically
+from hyla._files import read_regular, write_atomically
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -141,7 +141,7 @@ def _digest(step: int, fingerprint: str, meta_json: str, tensors: Mapping[str, T
 def _load(path: Path, fingerprint: str) -> Checkpoint:
     try:
         # Not safe_open(path): its tensors stay mapped to the file, which may be replaced later.
-        content = path.read_bytes()
+        content = read_regular(path)
         tensors = safetensors.torch.load(content)
         metadata = _metadata(content)
     except (OSError, safetensors.SafetensorError, ValueError, KeyError) as error:

@@ -78,6 +78,11 @@ class Cohort:
         for part in self.parts:
             part.train(steps)
 
+    @property
+    def has_unlogged_losses(self) -> bool:
+        """Whether a step was taken since `mean_losses` was last called."""
+        return bool(self.parts[0].losses_summed)
+
     def mean_losses(self) -> list[float]:
         """Mean training loss of each member since the last call."""
         return self._joined([part.mean_losses() for part in self.parts])

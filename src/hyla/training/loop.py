@@ -14,12 +14,7 @@ from hyla.training.crowding import Crowding
 from hyla.training.events import Events
 from hyla.training.population import Member, Population
 from hyla.training.progress import Progress
-from hyla.training.run_directory import (
-    RunDirectory,
-    directory_of,
-    last_logged,
-    read_branch_scales,
-)
+from hyla.training.run_directory import RunDirectory, directory_of, read_branch_scales
 from hyla.training.sinks import MetricSink, member_scalars
 from hyla.training.stop import Stopped, StopRequest
 
@@ -165,8 +160,8 @@ class _Training:
         if step == 0 and read_branch_scales(self.run.path) is None:
             self._log_branches()
         self.started = time.monotonic() - self.seconds
-        if step in self.events and last_logged(self.run.path) < step:
-            self._report(step)  # the evaluation of this step was interrupted
+        if self._evaluation_was_interrupted():
+            self._report(step)
         while self.cohort.step < self.config.steps:
             event = self.events.after(self.cohort.step)
             self._train_until(event)
@@ -191,10 +186,17 @@ class _Training:
                 f"{found.path} cannot be continued: {error}. Move the run directory away to start "
                 "anew, or use the version of hyla that wrote it."
             ) from error
-        self.run.rewind(found.step)
+        # Its losses still stand in the checkpoint, so whatever a later process logged of that step
+        # is logged again: only then do the losses after it start from zero.
+        logged = found.step - 1 if self._evaluation_was_interrupted() else found.step
+        self.run.rewind(logged, last=self.events.last(logged), warn=self.progress.message)
         self.seconds = found.meta["seconds"]
         self.training_seconds = found.meta["training_seconds"]
         self.progress.message(f"continuing from step {found.step}")
+
+    def _evaluation_was_interrupted(self) -> bool:
+        """Whether the step reached is to be reported before the next one."""
+        return self.cohort.step in self.events and self.cohort.has_unlogged_losses
 
     def _checkpoint_is_due(self) -> bool:
         interval = max(SECONDS_BETWEEN_CHECKPOINTS, self.save_seconds / MOST_TIME_SAVING)

@@ -24,7 +24,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,12 +35,14 @@ import torch
 
 from hyla import __version__
 from hyla._environment import environment, git_commit
-from hyla._files import write_atomically
+from hyla._files import open_regular, read_regular, write_atomically
 from hyla.training.checkpoint import DISK_FULL, JSON, room_left
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NONFINITE = "nonfinite"
 _BRANCH_SCALES = "branch_scales"
+_LARGEST_JSON = 16 << 20  # a summary of 1,000 models is a fiftieth of that
+_RESTORE = "Restore it from a copy, or delete it to go on without what it held"
 
 
 class RunDirectoryError(RuntimeError):
@@ -157,18 +159,30 @@ class RunDirectory:
         with _explained(self._metrics_path):
             os.fsync(self._metrics.fileno())
 
-    def rewind(self, step: int) -> None:
+    def rewind(
+        self, step: int, *, last: int = 0, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
         """Forget what was logged after `step`, the step of the checkpoint resumed from.
 
         A torn last line goes too. What the resumed run then logs makes the file the same as an
         uninterrupted run's, provided that a step's records are logged before its checkpoint is
         saved. Without a checkpoint, rewind to step -1: everything goes.
+
+        `last` is the step of the last record that was on disk before that checkpoint (0 if there
+        was none): a file without it was damaged. One that is empty, or was deleted, is only
+        reported through `warn`, as that is how to go on without it.
         """
         with _explained(self._metrics_path):
-            content = self._metrics_path.read_bytes()
-        kept = b"".join(
-            line for line, record in _records(self._metrics_path, content) if record["step"] <= step
-        )
+            content = read_regular(self._metrics_path)
+        lines = content.splitlines(keepends=True)
+        records = [] if step < 0 else list(_records(self._metrics_path, lines))
+        records = [(line, record) for line, record in records if record["step"] <= step]
+        if last > 0 and not any(record["step"] == last for _, record in records):
+            lost = f"what was logged up to step {last} is not in {self._metrics_path}"
+            if content:
+                raise RunDirectoryError(f"{lost}: it was damaged. {_RESTORE}.")
+            warn(f"{lost}, which is empty; the run goes on without")
+        kept = b"".join(line for line, _ in records)
         if kept == content:
             return
         self._metrics.close()
@@ -304,8 +318,8 @@ def _write_or_check_config(path: Path, config: dict[str, Any], identity: str) ->
         return
     try:
         with _explained(path):
-            same = fingerprint(json.loads(path.read_bytes())) == identity
-    except ValueError:
+            same = fingerprint(json.loads(read_regular(path))) == identity
+    except (ValueError, RecursionError):
         same = False
     if not same:
         raise RunDirectoryError(
@@ -337,17 +351,18 @@ def _now() -> str:
 # --- records -----------------------------------------------------------------------------------
 
 
-def _records(path: Path, content: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _records(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Yield (line, record) of JSON lines, up to a torn end.
 
     A kill tears the last line only, a power cut perhaps several; a broken line with good ones
-    after it was made by neither, and is for a person to look at.
+    after it was made by neither, and is for a person to look at. So is a file without any record,
+    unless it is the torn beginning of a first one.
     """
-    broken = 0
-    for number, line in enumerate(content.splitlines(keepends=True), start=1):
+    broken, number, line = 0, 0, b""
+    for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line) if line.endswith(b"\n") else None
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or "step" not in record:
             broken = broken or number
@@ -357,6 +372,13 @@ def _records(path: Path, content: bytes) -> Iterator[tuple[bytes, dict[str, Any]
             )
         else:
             yield line, record
+    if broken == 1 and not (number == 1 and _is_torn_record(line)):
+        raise RunDirectoryError(f"{path} is damaged: it holds no metrics record. {_RESTORE}.")
+
+
+def _is_torn_record(line: bytes) -> bool:
+    """Whether it may be what a kill, or with zeros a power cut, leaves of a line."""
+    return not line.endswith(b"\n") and line.strip(b"\0")[:1] in (b"", b"{")
 
 
 def _dumps(record: Mapping[str, Any]) -> str:
@@ -405,24 +427,36 @@ def _unescape(part: str) -> str:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return the complete metrics of the run directory `path`, without locking it."""
-    return [record for record in _read_records(path) if _BRANCH_SCALES not in record]
+    return list(iterate_metrics(path))
+
+
+def iterate_metrics(path: Path, *, at_most: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the same one at a time; of a file that is larger than `at_most` bytes, none."""
+    return (r for r in _iterate_records(path, at_most) if _BRANCH_SCALES not in r)
 
 
 def read_branch_scales(path: Path) -> dict[str, Any] | None:
     """Return the scales of the branches at the start of a run; None if it has not logged any."""
-    return next((r[_BRANCH_SCALES] for r in _read_records(path) if _BRANCH_SCALES in r), None)
+    return next((r[_BRANCH_SCALES] for r in _iterate_records(path) if _BRANCH_SCALES in r), None)
 
 
-def _read_records(path: Path) -> list[dict[str, Any]]:
+def _iterate_records(path: Path, at_most: int | None = None) -> Iterator[dict[str, Any]]:
     file = path / "metrics.jsonl"
-    with _explained(file):
-        content = file.read_bytes()
-    return [_restore_nonfinite(record) for _, record in _records(file, content)]
+    with _explained(file), open_regular(file, at_most=at_most) as lines:
+        for _, record in _records(file, lines):
+            yield _restore_nonfinite(record)
 
 
-def last_logged(path: Path) -> int:
-    """Return the last step that a run has logged; 0 before any."""
-    return max((record["step"] for record in read_metrics(path)), default=0)
+def newest_metrics(path: Path, most_bytes: int) -> list[dict[str, Any]]:
+    """Return the records in the last `most_bytes` of those of the run directory `path`."""
+    file = path / "metrics.jsonl"
+    with _explained(file), open_regular(file) as lines:
+        start = max(0, os.fstat(lines.fileno()).st_size - most_bytes)
+        if start:
+            lines.seek(start - 1)
+            lines.readline(most_bytes)  # what is left of the record in which these bytes begin
+        records = (_restore_nonfinite(record) for _, record in _records(file, lines))
+        return [record for record in records if _BRANCH_SCALES not in record]
 
 
 def read_finished(path: Path) -> dict[str, Any] | None:
@@ -450,6 +484,8 @@ def read_json(path: Path, *, missing: Any, advice: str) -> Any:
     """Return what the file holds, or `missing` without it; `advice` is for one that is damaged."""
     try:
         with _explained(path):
-            return json.loads(path.read_bytes()) if path.exists() else missing
-    except ValueError as error:
+            if not path.exists():
+                return missing
+            return json.loads(read_regular(path, at_most=_LARGEST_JSON))
+    except (ValueError, RecursionError) as error:
         raise RunDirectoryError(f"{path} is damaged ({error}): {advice}.") from error

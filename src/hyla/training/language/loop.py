@@ -31,12 +31,7 @@ from hyla.training.loop import (
 )
 from hyla.training.precision import matmul_precision
 from hyla.training.progress import Progress
-from hyla.training.run_directory import (
-    RunDirectory,
-    directory_of,
-    last_logged,
-    read_branch_scales,
-)
+from hyla.training.run_directory import RunDirectory, directory_of, read_branch_scales
 from hyla.training.sinks import MetricSink, member_scalars
 from hyla.training.stop import Stopped, StopRequest
 
@@ -176,8 +171,8 @@ class _Training:
             self.progress.message("compiling")
             self.steps.prepare()
         self.started = time.monotonic() - self.seconds
-        if self.step in self.events and self.ranks.on_first(lambda: last_logged(path)) < self.step:
-            self._report()  # the evaluation of this step was interrupted
+        if self._evaluation_was_interrupted():
+            self._report()
         while self.step < self.config.steps and self.diverged_at is None:
             event = self.events.after(self.step)
             stopping = self._train_until(event)
@@ -305,9 +300,9 @@ class _Training:
         found = self.ranks.on_first(
             lambda: checkpoints.find_latest(self.path, self.fingerprint, self.progress.message)
         )
-        if self.run is not None:
-            self.run.rewind(-1 if found is None else found.step)
         if found is None:
+            if self.run is not None:
+                self.run.rewind(-1)
             return
         checkpoints.load(found, self.steps.tensors(), distributed=self.ranks.size > 1)
         self.steps.continue_from(found.step, found.meta["losses"])
@@ -315,7 +310,16 @@ class _Training:
             found.meta[name] for name in ("seconds", "training_seconds")
         )
         self.diverged_at = found.meta["diverged_at"]
+        if self.run is not None:
+            # Its loss still stands in the checkpoint, so whatever a later process logged of that
+            # step is logged again: only then do the losses after it start from zero.
+            logged = found.step - 1 if self._evaluation_was_interrupted() else found.step
+            self.run.rewind(logged, last=self.events.last(logged), warn=self.progress.message)
         self.progress.message(f"continuing from step {found.step}")
+
+    def _evaluation_was_interrupted(self) -> bool:
+        """Whether the step reached is to be reported before the next one."""
+        return self.step in self.events and self.steps.has_unlogged_losses
 
     def _checkpoint_is_due(self) -> bool:
         interval = max(SECONDS_BETWEEN_CHECKPOINTS, self.save_seconds / MOST_TIME_SAVING)

@@ -88,6 +88,11 @@ class Steps:
             self.losses(tokens)
         return scales_by_block(by_block(recorded))
 
+    @property
+    def has_unlogged_losses(self) -> bool:
+        """Whether a step was taken since `mean_loss` was last called."""
+        return self._losses_summed > 0
+
     def mean_loss(self) -> float:
         """Return the mean loss of the steps since the last call, over all ranks."""
         total, count = self._losses()
