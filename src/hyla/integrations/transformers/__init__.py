@@ -9,9 +9,10 @@ classes; the attention implementations wait for `register`.
 """
 
 from hyla.integrations.transformers.configuration import HylaConfig
-from hyla.integrations.transformers.interface import InterfaceIgnoredError, register_attention
+from hyla.integrations.transformers.interface import register_attention
 from hyla.integrations.transformers.modeling import HylaForCausalLM, HylaModel
 from hyla.integrations.transformers.presets import register
+from hyla.integrations.transformers.proof import InterfaceIgnoredError
 
 __all__ = [
     "HylaConfig",
