@@ -9,7 +9,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from hyla.attention.chunking import and_causal
 from hyla.integrations.transformers.additive import read_additive
-from hyla.integrations.transformers.masks import is_causal_without_mask
 
 # Arguments that change what attention computes, and that the family has no counterpart for.
 _REFUSED = {
@@ -60,7 +59,8 @@ def read_pairs(
     """Say which pairs attend, from a mask and what the model says besides."""
     num_queries, num_keys = query.shape[2], key.shape[2]
     if attention_mask is None:
-        causal = is_causal_without_mask(module, is_causal) and num_queries > 1
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal = bool(causal) and num_queries > 1
         if causal and num_keys > num_queries:
             num_keys = num_queries  # without a mask, only an empty static cache gives more
         if sliding_window is not None and num_keys > sliding_window:

@@ -17,7 +17,7 @@ except ImportError as error:
         f"hyla.integrations.transformers needs transformers: {install_command('transformers')}"
     ) from error
 
-from hyla.integrations.transformers.masks import look_at_flag, pair_mask
+from hyla.integrations.transformers.masks import pair_mask
 from hyla.integrations.transformers.proof import (
     AttentionFunction,
     expect_calls,
@@ -34,9 +34,9 @@ def register_attention(name: str, function: AttentionFunction) -> None:
 
     `function(module, query, key, value, attention_mask, *, dropout, scaling, **more)` gets queries
     [B, H, Q, D], and keys and values [B, Hkv, K, D] as they are before a grouped query's heads are
-    repeated. The mask is boolean, True = attend, or None where `is_causal` (or nothing) says it
-    all; models that make masks of their own give additive ones. It returns the output [B, Q, H, Dv]
-    and weights or None.
+    repeated. The mask is boolean, True = attend, or None where `is_causal=` says it all; models that
+    make masks of their own give additive ones. It returns the output [B, Q, H, Dv] and weights or
+    None.
 
     A model that was given the name and attends by something else, as a whole or in part, raises
     `InterfaceIgnoredError` in its first forward pass. The name is written to the model's
@@ -64,7 +64,6 @@ def _follow_names() -> None:
         if name in registered:
             if not may_use_interface(model):
                 raise ignored(model, name)
-            look_at_flag(model)
             expect_calls(model)
         return name
 

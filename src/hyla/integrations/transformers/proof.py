@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from hyla.integrations.transformers.masks import FlagsSeen, forget_flags, is_causal_without_mask
+
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
 registered: set[str] = set()  # names of `attn_implementation` that are ours
@@ -55,12 +57,28 @@ _watch = _Watch()
 
 
 def watched(function: AttentionFunction) -> AttentionFunction:
-    """Return the attention function, leaving word of each call."""
+    """Return the attention function, leaving word of each call.
+
+    Where it gets no mask, it is told whether that means causality.
+    """
 
     @functools.wraps(function)
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    def call(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        is_causal: bool | None = None,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor | None]:
         _watch.called = True
-        return function(module, *args, **kwargs)
+        if not torch.compiler.is_compiling() and _current:
+            _current[0].flags.see(module, query, key, attention_mask, is_causal)
+        if attention_mask is None:
+            is_causal = is_causal_without_mask(module, is_causal)
+        return function(module, query, key, value, attention_mask, is_causal=is_causal, **more)
 
     return call
 
@@ -77,6 +95,7 @@ class _Pass(TorchFunctionMode):
         self.models: list[PreTrainedModel] = []
         self.unfinished = 0
         self.attending: dict[nn.Module, str] = {}  # by themselves, and the name meant for them
+        self.flags = FlagsSeen()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -113,6 +132,7 @@ def expect_calls(model: PreTrainedModel) -> None:
     """Let the model's first forward pass fail if attention in it is not by a registered name."""
     if any(isinstance(x, PreTrainedModel) and x is not model for x in _modules_on_stack()):
         setattr(model, _IS_PART, True)  # made by another model, or renamed with it
+    forget_flags(model.config)
     if not hasattr(model, _HANDLES):
         before = model.register_forward_pre_hook(_before_forward)
         after = model.register_forward_hook(_after_forward, always_call=True)
@@ -154,6 +174,7 @@ def _judge(done: _Pass) -> None:
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and part is not model:
             setattr(part, _IS_PART, True)
+    done.flags.conclude()
     for judged in done.models:
         for handle in judged.__dict__.pop(_HANDLES, ()):
             handle.remove()

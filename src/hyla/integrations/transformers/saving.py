@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
+from hyla.integrations.transformers.masks import FLAGS_AGREE
 from hyla.integrations.transformers.proof import registered
 
 _FIELD = "attn_implementation"
@@ -21,6 +22,7 @@ def save_names() -> None:
     @functools.wraps(to_dict)
     def with_names(self: PreTrainedConfig) -> dict[str, Any]:
         fields = to_dict(self)
+        fields.pop(FLAGS_AGREE, None)
         names = _names(self)
         if names is not None:
             fields[_FIELD] = names
