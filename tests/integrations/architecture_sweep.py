@@ -1,21 +1,21 @@
 """Every architecture that transformers ships, under "hyla": right, refused, or not to be had here.
 
-    python tests/integrations/architecture_sweep.py [model_type ...]
+    python tests/integrations/architecture_sweep.py
 
-Without arguments it writes docs/huggingface-architectures.md.
+writes docs/huggingface-architectures.md.
 """
 
-import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 import transformers
 from hyla_by_loops import hyla_by_loops
-from tiny_models import CONFIG_MAPPING_NAMES, build, model_class, tiny_configs
+from tiny_models import ATTEMPTS, build, model_classes, tiny_config
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from hyla.integrations.transformers import register
 from hyla.integrations.transformers.examples import Inputs, example_inputs
@@ -24,8 +24,8 @@ from hyla.integrations.transformers.probes import (
     describe,
     difference,
     failure_of,
-    judge,
     is_refusal,
+    judge,
     outputs,
     probe_cache,
     probe_causality,
@@ -38,6 +38,14 @@ from hyla.integrations.transformers.probes import (
 from hyla.integrations.transformers.substitution import instead_of_ours
 
 NAME = "hyla"
+PAGE = Path(__file__).parents[2] / "docs" / "huggingface-architectures.md"
+VERDICTS = {
+    "right": "attends as it should, by every probe that can be asked",
+    "refused": "an error says why, when the model is made or in its first forward pass",
+    "not built": "no model was built or run here, and the table says why: nothing is known",
+    "failed": "an error that does not say what is wrong",
+    "wrong": "computes something else in silence",
+}
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,7 @@ class Result:
 def sweep(model_type: str) -> Result:
     """Build the smallest model of an architecture and ask everything of it."""
     try:
-        kind = model_class(model_type)
-        if kind is None:
-            return Result(model_type, "", "not built", "no model class of its own")
-        config, inputs = _running_config(kind, model_type)
+        kind, config, inputs = smallest_that_runs(model_type)
     except Exception as error:
         return Result(model_type, "", "not built", describe(error))
     try:
@@ -85,33 +90,39 @@ def sweep(model_type: str) -> Result:
     return Result(model_type, kind.__name__, "right", "", tuple(findings))
 
 
-def _running_config(
-    kind: type[PreTrainedModel], model_type: str
-) -> tuple[PreTrainedConfig, Inputs]:
-    """Return the smallest config whose model runs by itself, and inputs for it."""
+def smallest_that_runs(
+    model_type: str,
+) -> tuple[type[PreTrainedModel], PreTrainedConfig, Inputs]:
+    """Return a class and its smallest config whose model runs by itself, and inputs for it."""
     errors = []
-    for config in tiny_configs(model_type):
-        try:
-            return config, example_inputs(build(kind, config, "eager"))
-        except Exception as error:
-            errors.append(error)
-    raise errors[0]
+    for kind in model_classes(model_type):
+        for sizes in ATTEMPTS:
+            try:
+                config = tiny_config(model_type, sizes)
+                return kind, config, example_inputs(build(kind, config, "eager"))
+            except Exception as error:
+                errors.append(error)
+    raise errors[0] if errors else LookupError("it has no model class of its own")
 
 
 def probe_saving(model: PreTrainedModel, inputs: Inputs) -> Finding:
     """Saved and loaded, the model gives the same."""
     probe = "saved and loaded"
-    try:
-        again = _saved_and_loaded(model)
-        return judge(probe, difference(outputs(model, inputs), outputs(again, inputs)), tolerance(model))
-    except Exception as error:
-        failure = failure_of(probe, error)
-    try:
+    found = _comparison_of_saved(probe, model, inputs)
+    if found.verdict != "right":
         with instead_of_ours(model):
-            _saved_and_loaded(model)
+            own = _comparison_of_saved(probe, model, inputs)
+        if own.verdict != "right":
+            return Finding(probe, "not asked", "nor is it so with its own attention")
+    return found
+
+
+def _comparison_of_saved(probe: str, model: PreTrainedModel, inputs: Inputs) -> Finding:
+    try:
+        gap = difference(outputs(model, inputs), outputs(_saved_and_loaded(model), inputs))
     except Exception as error:
-        return Finding(probe, "not asked", f"nor with its own attention: {describe(error)}")
-    return failure
+        return failure_of(probe, error)
+    return judge(probe, gap, tolerance(model))
 
 
 def _saved_and_loaded(model: PreTrainedModel) -> PreTrainedModel:
@@ -120,20 +131,81 @@ def _saved_and_loaded(model: PreTrainedModel) -> PreTrainedModel:
         return type(model).from_pretrained(folder).eval()
 
 
-def main(model_types: list[str]) -> None:
+def page(results: list[Result]) -> str:
+    """Return docs/huggingface-architectures.md."""
+    count = Counter(result.verdict for result in results)
+    by_verdict = {
+        verdict: [result for result in results if result.verdict == verdict] for verdict in count
+    }
+    lines = [
+        "# Architectures of transformers",
+        "",
+        f"Every config class that transformers {transformers.__version__} ships, under",
+        f'`attn_implementation="{NAME}"`: the smallest model that it builds by rule, compared with HYLA',
+        "written once more for this test (loops, float64) in the place of the model's own attention.",
+        "Made by `python tests/integrations/architecture_sweep.py`; `make test-slow` checks it.",
+        "[`verify(model)`](huggingface.md#is-a-model-right) asks the same of a model of yours.",
+        "",
+        "| verdict | architectures | |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {verdict} | {count[verdict]} | {meaning} |" for verdict, meaning in VERDICTS.items()
+    ]
+    if by_verdict.get("right"):
+        asked = [finding.probe for finding in by_verdict["right"][0].findings]
+        lines += [
+            "",
+            "## Right",
+            "",
+            "✓: asked, and right. –: it is not so, or cannot be asked, with",
+        ]
+        lines += [
+            "transformers' own attention either (no tokens, no cache, sight of the future).",
+            "",
+        ]
+        lines += [
+            f"| architecture | model | {' | '.join(asked)} |",
+            f"|{'---|' * (len(asked) + 2)}",
+        ]
+        for result in by_verdict["right"]:
+            marks = ("✓" if found.verdict == "right" else "–" for found in result.findings)
+            lines.append(f"| {result.model_type} | {result.model} | {' | '.join(marks)} |")
+    for verdict in ("wrong", "failed", "refused", "not built"):
+        if by_verdict.get(verdict):
+            lines += ["", f"## {verdict.capitalize()}", "", "| architecture | model | why |"]
+            lines.append("|---|---|---|")
+            for result in by_verdict[verdict]:
+                lines.append(f"| {result.model_type} | {result.model} | {_cell(result.detail)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Return a reason that is short, on one line, and no Markdown."""
+    text = text.removeprefix("InterfaceIgnoredError: ").replace("|", "/").replace("`", "'")
+    text = text.split(" Choose an")[0].split(" Use an implementation")[0]
+    text = text.replace("<", "&lt;").replace("_", "\\_").replace("*", "\\*")
+    return text if len(text) <= 240 else text[:237] + "..."
+
+
+def sweep_all() -> Iterator[Result]:
+    """Yield what became of each architecture, in alphabetical order."""
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     register()
+    for model_type in sorted(CONFIG_MAPPING_NAMES):
+        yield sweep(model_type)
+
+
+def main() -> None:
+    """Write the page, saying on the way what became of each."""
     results = []
-    for model_type in model_types or CONFIG_MAPPING_NAMES:
-        results.append(sweep(model_type))
-        found = results[-1]
-        print(found.verdict, found.model_type, found.model, found.detail[:400], sep=" | ", flush=True)
-        if sys.argv[1:]:
-            for finding in found.findings:
-                print("    ", finding)
+    for result in sweep_all():
+        results.append(result)
+        print(result.verdict, result.model_type, result.model, result.detail, sep=" | ", flush=True)
+    PAGE.write_text(page(results), encoding="utf-8")
     print(Counter(result.verdict for result in results))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

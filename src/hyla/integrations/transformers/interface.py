@@ -34,9 +34,9 @@ def register_attention(name: str, function: AttentionFunction) -> None:
 
     `function(module, query, key, value, attention_mask, *, dropout, scaling, **more)` gets queries
     [B, H, Q, D], and keys and values [B, Hkv, K, D] as they are before a grouped query's heads are
-    repeated. The mask is boolean, True = attend, or None where `is_causal=` says it all; models that
-    make masks of their own give additive ones. It returns the output [B, Q, H, Dv] and weights or
-    None.
+    repeated. The mask is boolean, True = attend, or None where `is_causal=` says it all; models
+    that make masks of their own give additive ones. It returns the output [B, Q, H, Dv] and weights
+    or None.
 
     A model that was given the name and attends by something else, as a whole or in part, raises
     `InterfaceIgnoredError` in its first forward pass. The name is written to the model's

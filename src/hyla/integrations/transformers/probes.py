@@ -4,7 +4,6 @@ What is right is what the model does by attention of transformers' own, "eager" 
 that is causal, deaf to padding and the same with and without a cache, so has to be ours.
 """
 
-import contextlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,7 +116,9 @@ def probe_causality(model: PreTrainedModel, inputs: Inputs, own: str) -> Finding
     def leak() -> float:
         changed = inputs[name].clone()
         changed[:, -1] = torch.where(changed[:, -1] == 4, 5, 4)
-        first, second = (_by_position(model, inputs | {name: x}, name) for x in (inputs[name], changed))
+        first, second = (
+            _by_position(model, inputs | {name: x}, name) for x in (inputs[name], changed)
+        )
         return difference([first[:, :-1]], [second[:, :-1]])
 
     return _held_to_own("the future is not seen", model, own, leak, _LEAK)
@@ -196,15 +197,18 @@ def _held_to_own(
 
 
 def judge(probe: str, difference: float, within: float) -> Finding:
+    """Return whether two results that should be the same are."""
     wrong = not difference <= within
     return Finding(probe, "wrong" if wrong else "right", f"relative difference {difference:.1e}")
 
 
 def failure_of(probe: str, error: Exception) -> Finding:
+    """Return what an error says: that we refuse, or that something broke."""
     return Finding(probe, "refused" if is_refusal(error) else "failed", describe(error))
 
 
 def describe(error: Exception) -> str:
+    """Return an error on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

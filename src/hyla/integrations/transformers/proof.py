@@ -75,6 +75,7 @@ def watched(function: AttentionFunction) -> AttentionFunction:
     ) -> tuple[Tensor, Tensor | None]:
         _watch.called = True
         if not torch.compiler.is_compiling() and _current:
+            _current[0].callers.add(module)
             _current[0].flags.see(module, query, key, attention_mask, is_causal)
         if attention_mask is None:
             is_causal = is_causal_without_mask(module, is_causal)
@@ -94,6 +95,7 @@ class _Pass(TorchFunctionMode):
         self.outermost = outermost
         self.models: list[PreTrainedModel] = []
         self.unfinished = 0
+        self.callers: set[nn.Module] = set()
         self.attending: dict[nn.Module, str] = {}  # by themselves, and the name meant for them
         self.flags = FlagsSeen()
 
@@ -167,8 +169,10 @@ def _after_forward(model: Any, args: Any, output: Any) -> None:
 def _judge(done: _Pass) -> None:
     model = done.outermost
     name = model.config._attn_implementation
-    if done.attending:
-        raise _partly_ignored(model, done.attending)
+    # Some compute weights by themselves, leave them unused, and call.
+    attending = {x: name for x, name in done.attending.items() if x not in done.callers}
+    if attending:
+        raise _partly_ignored(model, attending)
     if name in registered and not _watch.called and not getattr(model, _IS_PART, False):
         raise ignored(model, name)
     for part in model.modules():
@@ -199,9 +203,9 @@ def _modules_on_stack() -> Iterator[nn.Module]:
 def ignored(model: PreTrainedModel, name: str) -> InterfaceIgnoredError:
     """Return the error for a model that never calls the function of that name."""
     return InterfaceIgnoredError(
-        f"{type(model).__name__} does not call attn_implementation={name!r}: its attention does "
-        "not use transformers' attention interface, so the name would have no effect. Choose an "
-        "architecture that does (Llama, Qwen, Gemma, GPT-2, ...)."
+        f"{type(model).__name__} does not call attn_implementation={name!r}: it has no attention, "
+        "or attention that does not use transformers' attention interface, so the name would have "
+        f"no effect. Choose an architecture that uses it (Llama, Qwen, GPT-2, ...){_parts(model)}."
     )
 
 
@@ -212,13 +216,16 @@ def _partly_ignored(
     paths: dict[str, list[str]] = {}
     for module in attending:
         paths.setdefault(type(module).__name__, []).append(where.get(module, "?"))
-    parts = "; ".join(f"{kind} ({', '.join(found[:3])}" for kind, found in paths.items())
-    advice = "Choose another architecture"
-    if model.config.sub_configs:
-        names = " or ".join(repr(name) for name in model.config.sub_configs)
-        advice += f", or name the parts that are to change: attn_implementation={{{names}: ...}}"
+    found = "; ".join(f"{kind} ({', '.join(x[:3])})" for kind, x in paths.items())
     return InterfaceIgnoredError(
         f"{type(model).__name__} attends only in part by attn_implementation="
-        f"{next(iter(attending.values()))!r}. By themselves, without transformers' attention "
-        f"interface, attend {parts}). {advice}."
+        f"{next(iter(attending.values()))!r}: {found} attends by itself, without transformers' "
+        "attention interface. Choose an architecture that uses it throughout (Llama, Qwen, GPT-2, "
+        f"...){_parts(model)}."
     )
+
+
+def _parts(model: PreTrainedModel) -> str:
+    """Return how to name the parts of a model that has some."""
+    parts = ", ".join(f"{part!r}: ..." for part in model.config.sub_configs)
+    return f", or name the parts that are to change: attn_implementation={{{parts}}}" * bool(parts)

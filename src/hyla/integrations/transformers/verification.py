@@ -63,9 +63,7 @@ def verify(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -
         model.train(training)
 
 
-def _verify(
-    model: PreTrainedModel, inputs: Mapping[str, Tensor] | None, name: str
-) -> Verification:
+def _verify(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None, name: str) -> Verification:
     with instead_of_ours(model):
         given = example_inputs(model) if inputs is None else dict(inputs)
     findings = [probe_passes(model, given)]
