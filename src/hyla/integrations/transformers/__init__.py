@@ -13,12 +13,15 @@ from hyla.integrations.transformers.interface import register_attention
 from hyla.integrations.transformers.modeling import HylaForCausalLM, HylaModel
 from hyla.integrations.transformers.presets import register
 from hyla.integrations.transformers.proof import InterfaceIgnoredError
+from hyla.integrations.transformers.verification import Verification, verify
 
 __all__ = [
     "HylaConfig",
     "HylaForCausalLM",
     "HylaModel",
     "InterfaceIgnoredError",
+    "Verification",
     "register",
     "register_attention",
+    "verify",
 ]

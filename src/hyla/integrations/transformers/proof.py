@@ -31,12 +31,8 @@ _HANDLES = "_hyla_attention_hooks"
 _IS_PART = "_hyla_is_part"
 
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch.special.softmax}
-_ATTENTION = {
-    F.scaled_dot_product_attention,
-    F.multi_head_attention_forward,
-    torch._native_multi_head_attention,
-    torch._transformer_encoder_layer_fwd,
-}
+# PyTorch's own modules come here too: they take no shortcuts while functions are watched.
+_ATTENTION = {F.scaled_dot_product_attention, F.multi_head_attention_forward}
 _NAME_OF_ATTENTION = re.compile("attention|attn|multihead", re.IGNORECASE)
 
 
@@ -90,9 +86,10 @@ _CODE_OF_OURS = watched(lambda module: (module, None)).__code__
 class _Pass(TorchFunctionMode):
     """A forward pass that is watched, of a model and the models inside it."""
 
-    def __init__(self, outermost: PreTrainedModel):
+    def __init__(self, outermost: PreTrainedModel, caller: FrameType):
         super().__init__()
         self.outermost = outermost
+        self.caller = caller  # on the stack for as long as the pass lasts
         self.models: list[PreTrainedModel] = []
         self.unfinished = 0
         self.callers: set[nn.Module] = set()
@@ -144,10 +141,10 @@ def expect_calls(model: PreTrainedModel) -> None:
 def _before_forward(model: Any, args: Any) -> None:
     if torch.compiler.is_compiling():
         return
-    if _current and not any(x is _current[0].outermost for x in _modules_on_stack()):
+    if _current and not any(frame is _current[0].caller for frame in _frames()):
         _current.pop().__exit__(None, None, None)  # was interrupted by Ctrl-C, past all hooks
     if not _current:
-        _current.append(_Pass(model))
+        _current.append(_Pass(model, sys._getframe(1)))
         _watch.called = False
         _current[0].__enter__()
     _current[0].models.append(model)
@@ -185,8 +182,8 @@ def _judge(done: _Pass) -> None:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the frames of the caller's callers, from the inside out."""
-    frame = sys._getframe(2)
+    """Yield the frames that we are in, from the inside out."""
+    frame = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back

@@ -54,8 +54,8 @@ def instead_of_ours(
 def ours_replaced(model: PreTrainedModel, function: AttentionFunction) -> Iterator[None]:
     """Let `function` be called where the model calls ours, with the same arguments."""
     mapping = AttentionInterface._global_mapping
-    before = {config._attn_implementation: None for config in configs_of_ours(model)}
-    before = {name: mapping[name] for name in before}
+    names = {str(config._attn_implementation) for config in configs_of_ours(model)}
+    before = {name: mapping[name] for name in names}
     mapping |= dict.fromkeys(before, function)
     try:
         yield

@@ -58,7 +58,7 @@ def verify(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -
     training = model.training
     model.eval()
     try:
-        return _verify(model, inputs, ours[0]._attn_implementation)
+        return _verify(model, inputs, str(ours[0]._attn_implementation))
     finally:
         model.train(training)
 
