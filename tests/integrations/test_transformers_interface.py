@@ -393,7 +393,7 @@ def test_names_are_followed_beside_others_who_wrap_the_same_method(monkeypatch):
     original = inspect.unwrap(getattr(transformers.PreTrainedModel, method))
     others = functools.wraps(original)(lambda *args, **more: original(*args, **more))
     monkeypatch.setattr(transformers.PreTrainedModel, method, others)
-    monkeypatch.setattr(interface, "_registered", set())  # as if this were the first registration
+    monkeypatch.setattr(interface, "registered", set())  # as if this were the first registration
     register()
     with pytest.raises(InterfaceIgnoredError):
         AutoModelForCausalLM.from_config(IGNORANT["bloom"](), attn_implementation="hyla")

@@ -9,15 +9,19 @@ classes; the attention implementations wait for `register`.
 """
 
 from hyla.integrations.transformers.configuration import HylaConfig
-from hyla.integrations.transformers.interface import InterfaceIgnoredError, register_attention
+from hyla.integrations.transformers.interface import register_attention
 from hyla.integrations.transformers.modeling import HylaForCausalLM, HylaModel
 from hyla.integrations.transformers.presets import register
+from hyla.integrations.transformers.proof import InterfaceIgnoredError
+from hyla.integrations.transformers.verification import Verification, verify
 
 __all__ = [
     "HylaConfig",
     "HylaForCausalLM",
     "HylaModel",
     "InterfaceIgnoredError",
+    "Verification",
     "register",
     "register_attention",
+    "verify",
 ]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hyla.attention.chunking import and_causal
+from hyla.integrations.transformers.additive import read_additive
 
 # Arguments that change what attention computes, and that the family has no counterpart for.
 _REFUSED = {
@@ -55,7 +56,7 @@ def read_pairs(
     position_bias: Tensor | None = None,
     sliding_window: int | None = None,
 ) -> Pairs:
-    """Say which pairs attend, from a mask and flags with the meaning they have for "sdpa"."""
+    """Say which pairs attend, from a mask and what the model says besides."""
     num_queries, num_keys = query.shape[2], key.shape[2]
     if attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -69,20 +70,17 @@ def read_pairs(
             )
         bias = None if position_bias is None else position_bias[..., :num_keys]
         return Pairs(None, bias, causal=causal, num_keys=num_keys)
-    mask, bias = attention_mask[..., :num_keys], position_bias
+    mask, bias = attention_mask, position_bias
+    if mask.shape[-1] > num_keys:  # no slice where none is needed: masks are known by identity
+        mask = mask[..., :num_keys]
     if mask.dtype != torch.bool:
-        attended = attended_pairs(mask)
-        added = mask.masked_fill(~attended, 0)
-        mask, bias = attended, added if bias is None else bias + added
-    padding = _padding_behind(attention_mask, query, key)
+        mask, added = read_additive(mask)
+        if added is not None:
+            bias = added if bias is None else bias + added
+    padding = _padding_behind(mask, query, key)
     if padding is not None:
         return Pairs(padding, bias, causal=True, num_keys=num_keys)
     return Pairs(mask, bias, causal=False, num_keys=num_keys)
-
-
-def attended_pairs(mask: Tensor) -> Tensor:
-    """Return True where a pair attends, of a boolean mask or one that is added to scores."""
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
 # All layers of a model get the same mask: it is looked at once, and again after it was written to

@@ -14,7 +14,7 @@ from transformers.generation.utils import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils import logging
 
-from hyla.integrations.transformers.arguments import attended_pairs
+from hyla.integrations.transformers.additive import attended_pairs
 from hyla.integrations.transformers.configuration import HylaConfig
 from hyla.nn import KeyValueCache, Transformer
 

@@ -15,7 +15,8 @@ from hyla.integrations.transformers.arguments import (
     refuse_unsupported,
     repeat_heads,
 )
-from hyla.integrations.transformers.interface import AttentionFunction, register_attention
+from hyla.integrations.transformers.interface import register_attention
+from hyla.integrations.transformers.proof import AttentionFunction
 
 
 def register(specs: Mapping[str, AttentionSpec] | None = None) -> None:
