@@ -66,7 +66,9 @@ def handed(monkeypatch):
         out = attention(q, k, v, attention=spec, bias=bias, mask=mask, **options)
         return out if row_factor is None else out * row_factor[..., None, None]
 
-    monkeypatch.setattr("hyla.attention.kernels.small_head.why_unsupported", lambda *_, **__: None)
+    for name in ("small_head", "large_head"):
+        module = f"hyla.attention.kernels.{name}"
+        monkeypatch.setattr(f"{module}.why_unsupported", lambda *_, **__: None)
     monkeypatch.setattr("hyla.attention.kernels.ops.fused_attention", kernel)
     return calls
 
@@ -101,11 +103,12 @@ def test_kernel_is_handed_what_becomes_of_the_output(handed, name, causal, mask_
 
 
 @pytest.mark.parametrize("name", ["hyla_residual", "hyla_residual.rms4", "hyla_residual.expected"])
-def test_a_residual_network_is_the_sum_of_two_members(handed, name):
-    q, k, v, options = operands(name, keys=6)
+@pytest.mark.parametrize(("size", "members"), [(4, 1), (32, 2)])
+def test_a_residual_network_of_wide_heads_is_the_sum_of_two_members(handed, name, size, members):
+    q, k, v, options = operands(name, keys=6, size=size, value_size=size)
     out = attention(q, k, v, backend="fused", causal=True, **options)
     torch.testing.assert_close(out, attention(q, k, v, causal=True, **options))
-    assert len(handed) == 2
+    assert len(handed) == members
 
 
 def test_kernel_output_alone_and_code_of_half_precision(handed):

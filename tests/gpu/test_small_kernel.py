@@ -34,6 +34,7 @@ def test_every_length_matches_the_reference(H, D, dtype):
         ("none", "linear", "relu"),
         ("softmax", "hidden", "silu"),
         ("softmax", "linear", "relu"),
+        *itertools.product(["rms_head", "none", "softmax"], ["residual"], ["silu"]),
     ],
 )
 def test_every_member_of_the_family_with_masks(normalisation, value, phi):
@@ -51,6 +52,7 @@ def test_every_member_of_the_family_with_masks(normalisation, value, phi):
     [
         *("hyla", "hyla_minus_rmshead", "linear", "linear_rmshead"),
         *("softmax", "hyla_minus_rmshead_plus_softmax"),
+        *("hyla_residual", "hyla_residual_minus_rmshead_plus_softmax"),
     ],
 )
 def test_attention_dropout(preset):
@@ -124,7 +126,7 @@ def test_batch_beyond_a_grid_dimension():
 def test_extreme_inputs_stay_finite(scale, phi):
     torch.manual_seed(6)
     for normalisation in ("rms_head", "none", "softmax"):
-        member = {"normalisation": normalisation, "value": "hidden", "phi": phi}
+        member = {"normalisation": normalisation, "value": "residual", "phi": phi}
         tensors = (*(normal(4, 17, 16, 4, scale=scale) for _ in "qkv"), None)
         upstream = torch.randn_like(tensors[0])
         results = with_gradients(fused, tensors, None, upstream, torch.float32, **member)

@@ -16,6 +16,7 @@ from hyla.attention.start import Number
 if TYPE_CHECKING:
     from hyla.attention.kernels.packing import Packing
 
+_WIDEST_RESIDUAL = 16  # heads of the kernel that knows this value network as one
 _NUMBERS = re.compile(r"\d+")
 _SAID: set[str] = set()
 
@@ -34,8 +35,10 @@ def try_fused(
     `options` are those of `attention`, with `packing` where sequences are packed. With
     `if_faster`, a kernel that was measured to be slower than the reference path is none.
     """
-    if spec.value != "residual":
-        return _try_member(q, k, v, spec=spec, if_faster=if_faster, **options)
+    if spec.value != "residual" or q.shape[-1] <= _WIDEST_RESIDUAL:
+        out = _try_member(q, k, v, spec=spec, if_faster=if_faster, **options)
+        if spec.value != "residual" or isinstance(out, Tensor):
+            return out
     total = None
     for value in ("linear", "hidden"):  # two members of the family with the same code, added up
         part = replace(spec, value=value, output="plain", gain=1.0)

@@ -37,7 +37,7 @@ class Formula:
             return f"it takes normalisation {_either(normalisations)}, got {self.normalisation!r}"
         if self.value not in values:
             return f"it takes the value network {_either(values)}, got {self.value!r}"
-        if self.value == "hidden" and self.phi not in PHIS:
+        if self.value != "linear" and self.phi not in PHIS:
             return f"it takes phi {_either(PHIS)}, got {self.phi!r}"
         return None
 
@@ -46,7 +46,7 @@ class Formula:
         return {
             "NORMALISED": int(self.normalisation == "rms_head"),
             "SOFTMAX": int(self.normalisation == "softmax"),
-            "PHI": PHIS[self.phi] if self.value == "hidden" else PHIS["identity"],
+            "PHI": PHIS[self.phi if self.value != "linear" else "identity"],
         }
 
     @property

@@ -5,13 +5,14 @@
 //     s[h] = scale · Σ_d Q[q,h,d] K[k,h,d] + bias[h,q,k]
 //     r    = rsqrt(mean_h s² + eps)                  (1 without normalisation)
 //     p[d] = r · Σ_h s[h] V[k,h,d],   z = φ(p)       (hidden value network)
-//     O[q,h,d] += s[h] · (r z[d])                    (linear value network: s[h] r V[k,h,d])
+//     O[q,h,d] += s[h] · (r z[d])                    (linear value network: s[h] r V[k,h,d];
+//                                                     residual, hidden and linear: their sum)
 //
 // The code a = r·s is never formed: everything is linear in s up to the factor r, so the two sums
 // over heads (Σ s² and Σ s V) are taken together. The backward needs one such exchange as well,
 // because the sum in the RMS backward is made of terms already at hand:
 //
-//     Σ_h da[h] s[h] = Σ_d z[d] (Σ_h s G[q,h,d]) + dp[d] (Σ_h s V[k,h,d])
+//     Σ_h da[h] s[h] = Σ_d z[d] (Σ_h s G[q,h,d]) + dp[d] (Σ_h s V[k,h,d])    (+ Σ_h s G·V)
 //
 // With a softmax over the keys, a[h] = exp(s[h] − log_sum[q,h]) takes the place of s, and r is 1.
 // The forward walks over the keys twice: for log_sum, which it keeps, and for O. So does the
@@ -31,8 +32,8 @@
 // Set by the compiler's command line: PASS, BF16, HEADS, WIDTH (the head size d), LANES, ROWS,
 // PACK, VECTOR (elements per load; divides PACK · WIDTH), THREADS and BLOCKS (how many must fit on
 // a multiprocessor, which caps the registers), PREFETCH, NORMALISED (by RMSHead), SOFTMAX, HIDDEN,
-// PHI, BIASED, BIAS_GRADIENT, MULTIPLIED and OUTPUT (output.cuh; the backward knows of a gain
-// alone).
+// RESIDUAL (with HIDDEN), PHI, BIASED, BIAS_GRADIENT, MULTIPLIED and OUTPUT (output.cuh; the
+// backward knows of a gain alone).
 
 #define PASS_FORWARD 0
 #define PASS_QUERY 1
@@ -235,10 +236,12 @@ DEVICE int largest_in_warp(int x) {
 
 // What is summed over the heads for each pair, and what each lane then needs to know of the pair.
 constexpr bool BACKWARD = PASS != PASS_FORWARD;
-constexpr int SUMS = (HIDDEN ? (BACKWARD ? 2 * WIDTH : WIDTH) : (BACKWARD && NORMALISED ? 1 : 0)) +
-                     (NORMALISED ? 1 : 0);
-constexpr int FACTORS =
-    (HIDDEN ? (BACKWARD ? 2 * WIDTH : WIDTH) : 1) + (BACKWARD && NORMALISED ? 1 : 0);
+constexpr bool LINEAR = !HIDDEN || RESIDUAL;
+constexpr bool OWN_FACTOR = LINEAR && !(RESIDUAL && SOFTMAX && !MULTIPLIED);  // else it is 1
+constexpr int HIDDEN_SIZE = HIDDEN ? (BACKWARD ? 2 * WIDTH : WIDTH) : 0;
+constexpr int SUMS =
+    HIDDEN_SIZE + (LINEAR && BACKWARD && NORMALISED ? 1 : 0) + (NORMALISED ? 1 : 0);
+constexpr int FACTORS = HIDDEN_SIZE + (OWN_FACTOR ? 1 : 0) + (BACKWARD && NORMALISED ? 1 : 0);
 constexpr int SUM_SPACE = SUMS > 0 ? SUMS : 1;
 
 // The team's rows are shared out as they are summed, so that a lane ends with the sums of OWNED
@@ -308,7 +311,7 @@ DEVICE void add_scores(const float *mine, const float *other, float (&s)[LANE_HE
 }
 
 // The lane's part of the sums over heads, in the order that `factors` reads them:
-// hidden: Σ s V, (backward: Σ s G,) Σ s²; linear: (backward: Σ s (G·V),) Σ s².
+// hidden: Σ s V, (backward: Σ s G,) Σ s²; linear: (backward: Σ s (G·V),) Σ s²; residual: both.
 DEVICE void partial_sums(const float (&s)[LANE_HEADS], const float *v, const float *g,
                          float (&x)[SUM_SPACE]) {
 #pragma unroll
@@ -321,15 +324,16 @@ DEVICE void partial_sums(const float (&s)[LANE_HEADS], const float *v, const flo
                 x[d] += s[h] * v[h * WIDTH + d];
                 if constexpr (BACKWARD) x[WIDTH + d] += s[h] * g[h * WIDTH + d];
             }
-        } else if constexpr (BACKWARD && NORMALISED) {
-            x[0] += s[h] * dot(g + h * WIDTH, v + h * WIDTH);
+        }
+        if constexpr (LINEAR && BACKWARD && NORMALISED) {
+            x[HIDDEN_SIZE] += s[h] * dot(g + h * WIDTH, v + h * WIDTH);
         }
         if constexpr (NORMALISED) x[SUMS - 1] += s[h] * s[h];
     }
 }
 
 // From the sums to what multiplies s, G and V. Hidden: r z, (backward: r dp,) …; linear: r, …;
-// … is, in a normalised backward, the factor by which s is subtracted: m r³ Σ_h da s / H.
+// residual: both; … is, in a normalised backward, the factor by which s is subtracted: m r³ Σ_h da s / H.
 DEVICE void factors(const Arguments &a, const float (&x)[SUM_SPACE], float multiplier,
                     float (&y)[FACTORS]) {
     float norm = 1.f;
@@ -347,19 +351,32 @@ DEVICE void factors(const Arguments &a, const float (&x)[SUM_SPACE], float multi
                 gradient_dot += z.value * x[WIDTH + d] + dp * x[d];
             }
         }
-    } else {
-        y[0] = r;
-        if constexpr (BACKWARD && NORMALISED) gradient_dot = x[0];
+    }
+    if constexpr (OWN_FACTOR) {
+        y[HIDDEN_SIZE] = r;
+        if constexpr (BACKWARD && NORMALISED) gradient_dot += x[HIDDEN_SIZE];
     }
     if constexpr (BACKWARD && NORMALISED) {
         y[FACTORS - 1] = norm * (norm * (r * gradient_dot)) * (1.f / HEADS);  // r³ may overflow
     }
 }
 
+// Residual: what s multiplies is made of the hidden layer and of the head's own vector.
+DEVICE void add_own(const float *hidden, const float *own, const float (&y)[FACTORS],
+                    float (&sum)[WIDTH]) {
+    const float factor = OWN_FACTOR ? y[HIDDEN_SIZE] : 1.f;
+#pragma unroll
+    for (int d = 0; d < WIDTH; ++d) sum[d] = hidden[d] + factor * own[d];
+}
+
 // ds = r da − s · (the last factor)
 DEVICE float score_gradient(float s, const float *v, const float *g, const float (&y)[FACTORS]) {
     float ds;
-    if constexpr (HIDDEN) {
+    if constexpr (RESIDUAL) {
+        float mixed[WIDTH];
+        add_own(y + WIDTH, g, y, mixed);
+        ds = dot(g, y) + dot(mixed, v);
+    } else if constexpr (HIDDEN) {
         ds = dot(g, y) + dot(y + WIDTH, v);
     } else {
         ds = y[0] * dot(g, v);
@@ -624,6 +641,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
             for (int h = 0; h < LANE_HEADS; ++h) {
                 const float code = HIDDEN ? s[row][h] : s[row][h] * y[row][0];
                 const float *value = HIDDEN ? y[row] : v + h * WIDTH;
+                float mixed[WIDTH];
+                if constexpr (RESIDUAL) {
+                    add_own(y[row], v + h * WIDTH, y[row], mixed);
+                    value = mixed;
+                }
 #pragma unroll
                 for (int d = 0; d < WIDTH; ++d) o[row][h * WIDTH + d] += code * value[d];
             }
@@ -909,6 +931,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
                 if constexpr (SOFTMAX) ds = s[row][h] * (ds - mean_gradient[h]);
                 const float code = HIDDEN ? s[row][h] : s[row][h] * y[row][0];
                 const float *upstream = HIDDEN ? y[row] + WIDTH : g + h * WIDTH;
+                float mixed[WIDTH];
+                if constexpr (RESIDUAL) {
+                    add_own(y[row] + WIDTH, g + h * WIDTH, y[row], mixed);
+                    upstream = mixed;
+                }
 #pragma unroll
                 for (int d = 0; d < WIDTH; ++d) {
                     dk[row][h * WIDTH + d] += ds * q[h * WIDTH + d];

@@ -25,7 +25,7 @@ DEVICES = ("cuda",)
 MAX_WIDTH = 16
 MAX_ROW = 2048  # H · D: beyond it a lane's share of the heads no longer fits in registers
 
-VALUES = ("hidden", "linear")
+VALUES = ("hidden", "linear", "residual")
 NORMALISATIONS = ("none", "rms_head", "softmax")
 
 _PASSES = {"forward": 0, "query": 1, "key": 2}
@@ -433,7 +433,8 @@ def _macros(
         "THREADS": plan.threads,
         "BLOCKS": plan.blocks,
         "PREFETCH": int(plan.prefetch),
-        "HIDDEN": int(formula.value == "hidden"),
+        "HIDDEN": int(formula.value in ("hidden", "residual")),
+        "RESIDUAL": int(formula.value == "residual"),
         **formula.macros(),
         "SOFTMAX": int(formula.normalisation == "softmax"),
         "BIASED": int(biased),
