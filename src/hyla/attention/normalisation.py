@@ -37,10 +37,13 @@ def rms_head(scores: Tensor, mask: Tensor | None, eps: float) -> Tensor:
 
     The squares are summed in float32 or better: in half precision they overflow at scores of 256.
     In float32 they would at 1e19, so scores are scaled down first, by a power of two: exactly.
+    Where that is not enough, the code is NaN and not 0.
     """
     scores = none(scores, mask, eps)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32)) * _SHRINK
-    rms = torch.rsqrt(wide.square().mean(dim=-3, keepdim=True) + eps * _SHRINK**2)
+    mean_square = wide.square().mean(dim=-3, keepdim=True)
+    overflow = mean_square.detach() * 0  # infinity times 0
+    rms = torch.rsqrt(mean_square + overflow + eps * _SHRINK**2)
     return (wide * rms).to(scores.dtype)
 
 

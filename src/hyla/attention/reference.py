@@ -93,13 +93,11 @@ def without_infinite_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | 
 def _may_be_infinite(bias: Tensor) -> bool:
     """Say False where masking by the bias, which takes several passes over all pairs, is in vain.
 
-    What is learned is finite. Elsewhere a look at the numbers tells, if one can be had.
+    A look at the numbers tells, if one can be had without waiting. What is learned is finite.
     """
-    if bias.requires_grad:
-        return False
     hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     if hidden or bias.device.type != "cpu":
-        return True
+        return not bias.requires_grad
     return bool((bias == -math.inf).any())
 
 

@@ -436,7 +436,6 @@ def _macros(
         "HIDDEN": int(formula.value in ("hidden", "residual")),
         "RESIDUAL": int(formula.value == "residual"),
         **formula.macros(),
-        "SOFTMAX": int(formula.normalisation == "softmax"),
         "BIASED": int(biased),
         "BIAS_GRADIENT": bias_gradient,
         "MULTIPLIED": int(multiplied),
