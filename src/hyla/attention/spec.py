@@ -149,8 +149,12 @@ PRESETS: Mapping[str, AttentionSpec] = {
     ),
 }
 
-RECOMMENDED = "hyla"
-"""The preset for a model of your own; it keeps the attention branch small at the start."""
+RECOMMENDED = "hyla.expected2"
+"""The preset for a model of your own: HYLA with an output half as large as its inputs at the start.
+
+As printed ("hyla"), the output grows with the number of keys and heads and drowns the residual
+stream (docs/findings.md).
+"""
 
 
 # A preset, then in any order and each once: a φ, and an output with a divisor.

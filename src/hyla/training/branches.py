@@ -11,9 +11,9 @@ from hyla.training.run_directory import RunDirectory
 INSTANCES = 32
 """Of the first batch, for each model: enough for scales, which are means over all numbers."""
 
-# What a layer norm hands to a branch. Where one is no larger, it is the stream that is small, as
+# A layer norm hands 1 to a branch. Where one is about as large, it is the stream that is small, as
 # token embeddings are at the start, whatever the attention.
-_UNIT = 1.0
+_HARMLESS = 1.5
 
 
 class _Branch(NamedTuple):
@@ -49,7 +49,7 @@ def warning(blocks: Sequence[BranchScales], *, attention: str) -> str | None:
     large = [
         branch
         for branch in _branches(blocks)
-        if branch.times > MOST_TIMES_THE_STREAM and not branch.scale <= _UNIT  # so NaN is large
+        if branch.times > MOST_TIMES_THE_STREAM and not branch.scale <= _HARMLESS  # so NaN is large
     ]
     if not large:
         return None

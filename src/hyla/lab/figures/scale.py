@@ -1,19 +1,24 @@
 """Beyond the paper: the scale of the attention branch, and HYLA beside softmax once mended."""
 
+import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from hyla.lab.claims import Verdict, ahead
+from hyla.lab.drawing import PALETTE, Figure, Lines, Series
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import sweep
+from hyla.lab.measuring import Measurement, Measuring
 from hyla.lab.panels import label_of
 from hyla.lab.results import Cell, Results
-from hyla.lab.variants import TASKS, variant_figure, variant_table
+from hyla.lab.store import Row, curve_rows, origin_of, read_runs, shared_settings
+from hyla.lab.sweep import expand
+from hyla.lab.variants import TASKS, variant_table
 
 _AS_PRINTED = ("hyla", "softmax", "linear", "hyla_minus_rmshead")
 _MENDED = (
-    "hyla.plain16",
     "hyla.plain32",
-    "hyla.expected",
+    "hyla.expected2",
     "hyla.rms4",
     "hyla_minus_rmshead.plain16",
     "hyla_minus_rmshead.rms4",
@@ -27,40 +32,127 @@ _RIVALS = ("softmax.rms4", "linear.rms4")
 def _sweeps(scale: str) -> list[dict[str, Any]]:
     names = (*_AS_PRINTED, *_MENDED, *_RIVALS)
     if scale == "smoke":
-        names = ("hyla", "hyla.expected", _MENDED[-1], "softmax", "softmax.rms4")
+        names = ("hyla", "hyla.expected2", _MENDED[-1], "softmax", "softmax.rms4")
     return [sweep(task, scale, grid={"model.attention": names}) for task in TASKS]
+
+
+def _score(task: str) -> str:
+    return {"fuzzy": "ood/r2", "sraven": "ood/accuracy"}[task]
+
+
+# --- learning curves -------------------------------------------------------------------------
+
+
+def _measure(measuring: Measuring) -> list[Row]:
+    """Return the evaluations of all these runs that are here: a plateau shows before the end."""
+    configs = (
+        method.config for tree in _sweeps(measuring.setting.scale) for method in expand(tree)
+    )
+    wanted = {shared_settings(measuring.setting.apply(config).to_tree()) for config in configs}
+    rows = []
+    for run in read_runs(measuring.root):
+        if shared_settings(run.config) not in wanted:
+            continue
+        task, attention = run.config["task_name"], run.config["model"]["attention"]
+        known = {"task_name": task, "attention": attention, "steps": run.config["steps"]}
+        for row in curve_rows(run):
+            score = row.get(_score(task))
+            if score is not None:
+                at = {name: row[name] for name in ("run", "seed", "step")}
+                rows.append({**known, **at, "score": score, **origin_of(run)})
+    return rows
+
+
+_Curves = Mapping[str, Mapping[int, Mapping[int, float]]]
+"""Scores by attention, seed and step."""
+
+
+def _curves(results: Results, task: str) -> _Curves:
+    """Return the curves of finished models, and of those that were measured on the way."""
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    for cell in results.cells:
+        if cell.config.task_name == task:
+            seeds = found.setdefault(str(cell.config.model.attention), {})
+            chosen = {row["run"] for row in cell.picked}
+            for row in cell.curves:
+                if row["run"] in chosen and row.get(_score(task)) is not None:
+                    seeds.setdefault(row["seed"], {})[row["step"]] = row[_score(task)]
+    for row in results.rows:
+        if row["task_name"] == task:
+            seeds = found.setdefault(row["attention"], {})
+            seeds.setdefault(row["seed"], {})[row["step"]] = row["score"]
+    return found
+
+
+def _panel(results: Results, task: str) -> Lines | None:
+    """Return mean and worst seed over the steps, where several seeds of a method have curves."""
+    curves = {name: seeds for name, seeds in _curves(results, task).items() if len(seeds) > 1}
+    steps = sorted({step for seeds in curves.values() for own in seeds.values() for step in own})
+    series = []
+    for i, (name, seeds) in enumerate(curves.items()):
+        colour = PALETTE[i % len(PALETTE)]
+        for label, choose in (("mean", statistics.fmean), ("worst seed", min)):
+            y = []
+            for step in steps:
+                scores = [own[step] for own in seeds.values() if step in own]
+                y.append(choose(scores) if len(scores) == len(seeds) else float("nan"))
+            series.append(
+                Series(
+                    name=f"{label_of(name)}, {label} of {len(seeds)}",
+                    y=y,
+                    colour=colour,
+                    dashed=label != "mean",
+                )
+            )
+    if not series:
+        return None
+    title, score = TASKS[task]
+    return Lines(
+        title=title,
+        x_label="steps",
+        y_label=f"OOD {score}",
+        x=steps,
+        series=series,
+        y_range=(0, 1),
+    )
+
+
+def _figure(results: Results) -> Figure | None:
+    panels = [panel for task in TASKS if (panel := _panel(results, task)) is not None]
+    note = "Unseen compositions during training; of runs that are not finished, as far as they got."
+    return Figure(panels=[[panel] for panel in panels], note=note) if panels else None
+
+
+# --- what is said ----------------------------------------------------------------------------
 
 
 def _name(cell: Cell) -> str:
     return label_of(cell.config.model.attention)
 
 
-def _worst(cell: Cell) -> str:
-    scores = [row.get(f"ood/{cell.headline}") for row in cell.picked]
+def _each_seed(cell: Cell) -> str:
+    scores = [row.get(_score(cell.config.task_name)) for row in cell.picked]
     return ", ".join(f"{100 * score:.1f}" for score in scores if score is not None)
 
 
 def _verdicts(results: Results) -> list[Verdict]:
     found = []
     for task, (title, _) in TASKS.items():
-
-        def score(name: str, task: str = task):
-            return results.ood(task_name=task, model__attention=name)
-
-        rivals = {label_of(name): score(name) for name in ("softmax", "softmax.rms4")}
+        ood = {
+            name: results.ood(task_name=task, model__attention=name)
+            for name in (*_AS_PRINTED, *_MENDED)
+        }
         for name in _MENDED:
-            mine = (label_of(name), score(name))
             found += ahead(
-                f"{title}: {mine[0]} generalises better than softmax attention, as it is and with "
-                "its output normalised.",
-                mine,
-                rivals,
+                f"{title}: {label_of(name)} generalises better than softmax attention.",
+                (label_of(name), ood[name]),
+                {label_of("softmax"): ood["softmax"]},
             )
-        found += ahead(
-            f"{title}: HYLA generalises better with its output scaled than as printed.",
-            ("HYLA (plain16)", score("hyla.plain16")),
-            {"HYLA": score("hyla")},
-        )
+            found += ahead(
+                f"{title}: {label_of(name)} generalises better than HYLA as printed.",
+                (label_of(name), ood[name]),
+                {label_of("hyla"): ood["hyla"]},
+            )
     return found
 
 
@@ -71,7 +163,8 @@ EXPERIMENT = Experiment(
     "hundred times the residual stream that it joins. Here the output is scaled or normalised "
     "before the output projection, in HYLA and in what it is compared with.",
     sweeps=_sweeps,
-    figure=lambda results: variant_figure(results, _name),
-    table=lambda results: variant_table(results, _name, each_seed=_worst),
+    measurement=Measurement(name="scale", measure=_measure),
+    figure=_figure,
+    table=lambda results: variant_table(results, _name, each_seed=_each_seed),
     verdicts=_verdicts,
 )
