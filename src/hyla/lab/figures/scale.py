@@ -1,5 +1,6 @@
 """Beyond the paper: the scale of the attention branch, and HYLA beside softmax once mended."""
 
+import itertools
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from hyla.lab.grids import sweep
 from hyla.lab.measuring import Measurement, Measuring
 from hyla.lab.panels import label_of
 from hyla.lab.results import Cell, Results
+from hyla.lab.selection import setting_of
 from hyla.lab.store import Row, curve_rows, origin_of, read_runs, shared_settings
 from hyla.lab.sweep import expand
 from hyla.lab.variants import TASKS, variant_table
@@ -73,9 +75,9 @@ def _curves(results: Results, task: str) -> _Curves:
     for cell in results.cells:
         if cell.config.task_name == task:
             seeds = found.setdefault(str(cell.config.model.attention), {})
-            chosen = {row["run"] for row in cell.picked}
             for row in cell.curves:
-                if row["run"] in chosen and row.get(_score(task)) is not None:
+                picked = setting_of(row) == setting_of(cell.picked[0])
+                if picked and row.get(_score(task)) is not None:
                     seeds.setdefault(row["seed"], {})[row["step"]] = row[_score(task)]
     for row in results.rows:
         if row["task_name"] == task:
@@ -84,13 +86,11 @@ def _curves(results: Results, task: str) -> _Curves:
     return found
 
 
-def _panel(results: Results, task: str) -> Lines | None:
-    """Return mean and worst seed over the steps, where several seeds of a method have curves."""
-    curves = {name: seeds for name, seeds in _curves(results, task).items() if len(seeds) > 1}
+def _panel(task: str, curves: _Curves, colours: Mapping[str, str]) -> Lines:
+    """Return mean and worst seed over the steps."""
     steps = sorted({step for seeds in curves.values() for own in seeds.values() for step in own})
     series = []
-    for i, (name, seeds) in enumerate(curves.items()):
-        colour = PALETTE[i % len(PALETTE)]
+    for name, seeds in curves.items():
         for label, choose in (("mean", statistics.fmean), ("worst seed", min)):
             y = []
             for step in steps:
@@ -100,12 +100,10 @@ def _panel(results: Results, task: str) -> Lines | None:
                 Series(
                     name=f"{label_of(name)}, {label} of {len(seeds)}",
                     y=y,
-                    colour=colour,
+                    colour=colours[name],
                     dashed=label != "mean",
                 )
             )
-    if not series:
-        return None
     title, score = TASKS[task]
     return Lines(
         title=title,
@@ -118,7 +116,13 @@ def _panel(results: Results, task: str) -> Lines | None:
 
 
 def _figure(results: Results) -> Figure | None:
-    panels = [panel for task in TASKS if (panel := _panel(results, task)) is not None]
+    several_seeds = {
+        task: {name: seeds for name, seeds in _curves(results, task).items() if len(seeds) > 1}
+        for task in TASKS
+    }
+    names = dict.fromkeys(name for curves in several_seeds.values() for name in curves)
+    colours = dict(zip(names, itertools.cycle(PALETTE), strict=False))
+    panels = [_panel(task, curves, colours) for task, curves in several_seeds.items() if curves]
     note = "Unseen compositions during training; of runs that are not finished, as far as they got."
     return Figure(panels=[[panel] for panel in panels], note=note) if panels else None
 
