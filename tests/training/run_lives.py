@@ -108,7 +108,7 @@ def _trainer(kind: str, *corpus: str) -> Any:
         from hyla.training.language.steps import Steps
         from tiny_text import tiny_language_config
 
-        tokens = Corpus(Path(*corpus))
+        tokens = Corpus.open(*corpus)
         config = tiny_language_config(tokens)
         owner, name = Steps, "take"
 
