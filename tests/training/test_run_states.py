@@ -34,8 +34,12 @@ from tiny_runs import assert_same_run, run_path, short_config
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")
 
-FATES = st.builds(
-    Fate, st.sampled_from(["nothing", "SIGTERM", "kill", "full"]), st.integers(1, 110)
+ENDS = st.sampled_from(["SIGTERM", "kill"])
+FATES = st.one_of(
+    st.builds(Fate),
+    st.builds(Fate, ENDS, st.just("step"), st.integers(1, 12)),
+    st.builds(Fate, ENDS, st.just("batch"), st.integers(1, 8)),
+    st.builds(Fate, st.one_of(ENDS, st.just("full")), st.just("change"), st.integers(1, 90)),
 )
 TEARS = st.sampled_from([b"{", b'{"step": 4, "seconds": 0.1, "lo', b"\0" * 30, b'{"st\0\0\0'])
 GARBAGE = st.sampled_from([b"garbage\n" * 5, b"garbage", b"[" * 100_000])
