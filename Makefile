@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test test-slow lint types demo docs docs-serve clean
+.PHONY: setup test test-slow lint types audit constraints demo docs docs-serve clean
 
 setup: $(STAMP)
 
@@ -21,7 +21,13 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/pyright
 
-test: lint types
+audit: $(STAMP)
+	$(BIN)/python tools/audit.py
+
+constraints: $(STAMP)
+	$(BIN)/python tools/pin.py
+
+test: lint types audit
 	$(BIN)/pytest -n 2 -m "not slow"
 
 test-slow: $(STAMP)

@@ -241,6 +241,19 @@ def test_the_footer_tells_what_was_trained_and_what_is_shown(tmp_path: Path):
     assert sections["fig5b"].origin == f"{trained}; {picked}; {length}; device a device"
 
 
+def test_what_runs_say_of_themselves_is_text(tmp_path: Path):
+    tables = write_models(tmp_path, "tableA1", on_sraven(plain))
+    hostile = "<img src=x onerror=alert(1)> [here](javascript:alert(1))\n\n# a heading"
+    rows = [row | {"device": hostile} for row in tables.models()]
+    tables.add_measured("models-sraven", rows, key=("method", *MEMBER))
+    write_all(tmp_path, lambda line: None)
+    for name in ("report.md", "report.html"):
+        page = (tmp_path / name).read_text()
+        assert "&lt;img src=x onerror" in page
+        assert "<img src=x" not in page
+    assert " \\[here](javascript:alert(1)) # a heading" in (tmp_path / "report.md").read_text()
+
+
 def test_progress_is_told_for_each_setting_and_figure(tmp_path: Path):
     write_models(tmp_path, "phi", lambda method: Estimate(0.5, 0.01))
     told: list[str] = []

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ FINISHED, INTERRUPTED, REFUSED, FULL, KILLED, BROKEN = 0, 75, 16, 28, 9, 1
 
 @dataclass(frozen=True)
 class Fate:
-    """What happens to a process, and at which of the moments that it passes through.
-
-    Moments are the steps, the batches of evaluations, and everything that is done to the disk.
-    """
+    """What happens to a process, and at which of the moments that it passes through."""
 
     what: str = "nothing"
     """"nothing", "SIGTERM", "kill", or "full" for a disk that has no room from then on."""
+    of: str = "step"
+    """The kind of moment: "step", "batch" of an evaluation, or "change" of the disk."""
     at: int = 0
+    """Which one of that kind, counted from 1."""
 
 
 class Lives:
@@ -108,9 +109,10 @@ def _trainer(kind: str, *corpus: str) -> Any:
         from hyla.training.language.steps import Steps
         from tiny_text import tiny_language_config
 
-        tokens = Corpus(Path(*corpus))
+        tokens = Corpus.open(*corpus)
         config = tiny_language_config(tokens)
         owner, name = Steps, "take"
+        evaluation = (Steps, "losses")
 
         def train(root: str) -> None:
             train_language(config, tokens, root=root, device="cpu")
@@ -118,14 +120,15 @@ def _trainer(kind: str, *corpus: str) -> Any:
         from tiny_runs import short_config
 
         loop, owner, name = population_loop, Cohort, "train"
+        evaluation = (StopRequest, "check")
 
         def train(root: str) -> None:
             population_loop.train(short_config(), root=root, device="cpu")
 
     def live(order: dict[str, Any]) -> int:
         moments = _Moments(Path(order["root"]), Fate(**order["fate"]))
-        moments.before(owner, name)
-        moments.before(StopRequest, "check")
+        moments.before(owner, name, "step")
+        moments.before(*evaluation, "batch")
         moments.at_writes()
         loop.SECONDS_BETWEEN_STOPS = 0.0  # slices of one step
         loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0 if order["saves_often"] else 1e9
@@ -149,15 +152,15 @@ class _Moments:
 
     def __init__(self, root: Path, fate: Fate):
         self._root, self._fate = str(root), fate
-        self._passed = 0
+        self._passed: Counter[str] = Counter()
         self.disk_is_full = False
 
-    def before(self, owner: Any, name: str) -> None:
-        """Let each call of a function be a moment."""
+    def before(self, owner: Any, name: str, kind: str) -> None:
+        """Let each call of a function be a moment of that kind."""
         original = getattr(owner, name)
 
         def passed(*args: Any, **kwargs: Any) -> Any:
-            self._pass()
+            self._pass(kind)
             return original(*args, **kwargs)
 
         setattr(owner, name, passed)
@@ -185,15 +188,15 @@ class _Moments:
             if changes and str(path).startswith(self._root) and event != "os.remove":
                 self._change()
             elif changes and str(path).startswith(self._root):
-                self._pass()  # a full disk is no obstacle to removing
+                self._pass("change")  # a full disk is no obstacle to removing
 
         Path.open = open_counted
         os.fsync = sync_counted
         sys.addaudithook(audited)
 
-    def _pass(self) -> None:
-        self._passed += 1
-        if self._passed != self._fate.at:
+    def _pass(self, kind: str) -> None:
+        self._passed[kind] += 1
+        if (kind, self._passed[kind]) != (self._fate.of, self._fate.at):
             return
         if self._fate.what == "kill":
             os._exit(KILLED)
@@ -203,7 +206,7 @@ class _Moments:
             self.disk_is_full = True
 
     def _change(self) -> None:
-        self._pass()
+        self._pass("change")
         if self.disk_is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -222,7 +225,7 @@ class _Written:
         return half + self._file.write(content[half:])
 
     def truncate(self, size: int) -> int:
-        self._moments._pass()
+        self._moments._pass("change")
         return self._file.truncate(size)
 
     def __getattr__(self, name: str) -> Any:

@@ -105,7 +105,7 @@ def _write_figures(
 def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
     lines = [f"# {_TITLE}", "", _INTRODUCTION, "", *_markdown_list(_TERMS), ""]
     for heading, own in _by_heading(sections).items():
-        lines += [f"## {heading}", "", _count_line(own), ""]
+        lines += [f"## {_inert(heading)}", "", _count_line(own), ""]
         judged = [(s, v) for s in own for v in s.verdicts]
         if judged:
             rows = [(s.experiment.name, v.claim, _status(v), v.number) for s, v in judged]
@@ -121,10 +121,15 @@ def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
             for table in (section.table, section.models):
                 if table is not None:
                     lines += [*_markdown_table(table), ""]
-            lines += [f"_{section.origin}_", ""]
+            lines += [f"_{_inert(section.origin)}_", ""]
     if left_out := _missing_lines(sections):
         lines += [f"## {_MISSING}", "", *_markdown_list(left_out), ""]
     return "\n".join(lines)
+
+
+def _inert(text: str) -> str:
+    """Write what runs say of themselves as text: no HTML, no link, no line of its own."""
+    return html.escape(" ".join(text.split()), quote=False).replace("[", "\\[")
 
 
 def _markdown_list(texts: Sequence[str]) -> list[str]:
@@ -137,7 +142,7 @@ def _status(verdict: Verdict) -> str:
 
 def _markdown_table(table: Table) -> list[str]:
     def line(texts: Sequence[object]) -> str:
-        return "| " + " | ".join(str(text).replace("|", "\\|") for text in texts) + " |"
+        return "| " + " | ".join(_inert(str(text)).replace("|", "\\|") for text in texts) + " |"
 
     body = [line(row) for row in table.rows]
     head = [line(table.columns), line(["---"] * len(table.columns))]
