@@ -144,10 +144,19 @@ def _sections(fields: dict[str, Any], config: PreTrainedConfig, rope: dict[str, 
     return [half - 2 * (half // 3), half // 3, half // 3]
 
 
+TASKS = (
+    "FOR_SEQ_TO_SEQ_CAUSAL_LM_",
+    "FOR_SPEECH_SEQ_2_SEQ_",
+    "FOR_CAUSAL_LM_",
+    "FOR_IMAGE_TEXT_TO_TEXT_",
+    "",
+)
+
+
 def model_classes(model_type: str) -> list[type[PreTrainedModel]]:
     """Return the classes that may show the architecture, those with logits first."""
     found = []
-    for task in ("FOR_CAUSAL_LM_", "FOR_SEQ_TO_SEQ_CAUSAL_LM_", "FOR_IMAGE_TEXT_TO_TEXT_", ""):
+    for task in TASKS:
         name = getattr(modeling_auto, f"MODEL_{task}MAPPING_NAMES").get(model_type)
         name = name[0] if isinstance(name, tuple | list) else name
         found.append(getattr(transformers, name, None) if name else None)
