@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-MOST_PARAMETERS = 20_000_000
+MOST_PARAMETERS = 30_000_000
 
 # The first pattern that a field's whole name matches says what it becomes, if it is larger.
 Sizes = list[tuple[str, int]]
@@ -29,7 +29,8 @@ HEADS: Sizes = [
     (r"(image|crop|input|img)_size", 32),
     (r"patch_size", 8),
     (r"num_key_value_heads|num_kv_heads|.*_key_value_heads", 2),
-    (r"n_heads?|num_heads|.*attention_heads|num_.*_heads|mamba_n_heads|mamba_num_heads", 4),
+    (r"mamba_n_heads|mamba_num_heads", 8),
+    (r"n_heads?|num_heads|.*attention_heads|num_.*_heads", 4),
     (r"intermediate_size|(.*_)?ffn_dim|d_ff|.*intermediate_size|d_inner|ffn_hidden_size", 48),
 ]
 SMALL: Sizes = [
@@ -81,6 +82,12 @@ _SWIN = {  # windows smaller than the image, so that they are shifted
     "image_size": 32,
     "patch_size": 2,
 }
+_SWIN_OF_FOUR = _SWIN | {
+    "model_type": "swin",
+    "num_heads": [2, 2, 2, 2],
+    "depths": [2, 1, 1, 1],
+    "out_features": ["stage1", "stage2", "stage3", "stage4"],
+}
 BY_HAND: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "conditional_detr": _RESNET,
@@ -96,11 +103,17 @@ BY_HAND: dict[str, dict[str, Any]] = {
     "glm4v": _GLM,
     "glm4v_text": {"rope_parameters": _ROPE},
     "glm_image_text": {"rope_parameters": _ROPE},
+    "glm_image": _GLM,
     "glm_ocr": _GLM,
+    "glm_ocr_text": {"rope_parameters": _ROPE},
+    "glmga": _GLM,
     "gpt_neo": {"attention_types": [[["global"], 2]]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
+    "led": {"attention_window": [4, 4]},
+    "lfm2_moe": {"layer_types": ["full_attention", "conv"]},
+    "maskformer": {"backbone_config": _SWIN_OF_FOUR},
     "maskformer-swin": _SWIN,
     "ministral": {"head_dim": 8},
     "nemotron": {"num_key_value_heads": 2},
