@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-MOST_PARAMETERS = 30_000_000
+MOST_PARAMETERS = 20_000_000
 
 # The first pattern that a field's whole name matches says what it becomes, if it is larger.
 Sizes = list[tuple[str, int]]
@@ -121,6 +121,7 @@ BY_HAND: dict[str, dict[str, Any]] = {
     "swin2sr": _SWIN,
     "swinv2": _SWIN,
     "table-transformer": _RESNET,
+    "yolos": {"image_size": [32, 32]},
 }
 
 
@@ -213,6 +214,6 @@ def build(kind: type[PreTrainedModel], config: PreTrainedConfig, name: str) -> P
     model = kind._from_config(copy.deepcopy(config), attn_implementation=name).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim > 1:
+            if parameter.ndim > 1 and parameter.numel():
                 parameter.normal_(std=parameter[0].numel() ** -0.5)
     return model
