@@ -153,24 +153,8 @@ def page(results: list[Result]) -> str:
         f"| {verdict} | {count[verdict]} | {meaning} |" for verdict, meaning in VERDICTS.items()
     ]
     if by_verdict.get("right"):
-        asked = [finding.probe for finding in by_verdict["right"][0].findings]
-        lines += [
-            "",
-            "## Right",
-            "",
-            "✓: asked, and right. –: it is not so, or cannot be asked, with",
-        ]
-        lines += [
-            "transformers' own attention either (no tokens, no cache, sight of the future).",
-            "",
-        ]
-        lines += [
-            f"| architecture | model | {' | '.join(asked)} |",
-            f"|{'---|' * (len(asked) + 2)}",
-        ]
-        for result in by_verdict["right"]:
-            marks = ("✓" if found.verdict == "right" else "–" for found in result.findings)
-            lines.append(f"| {result.model_type} | {result.model} | {' | '.join(marks)} |")
+        lines += ["", "## Right", "", "| architecture | model |", "|---|---|"]
+        lines += [f"| {result.model_type} | {result.model} |" for result in by_verdict["right"]]
     for verdict in ("wrong", "failed", "refused", "not built"):
         if by_verdict.get(verdict):
             lines += ["", f"## {verdict.capitalize()}", "", "| architecture | model | why |"]

@@ -1,6 +1,7 @@
 """Models that attend by the interface in part, or have parts without attention."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -186,3 +187,19 @@ def test_after_an_interruption_the_next_pass_is_judged():
     with pytest.raises(InterfaceIgnoredError):
         model(**SIGLIP_INPUTS)
     assert torch.overrides._get_current_function_mode() is None
+
+
+@torch.no_grad()
+def test_threads_are_judged_apart():
+    good = siglip({"text_config": "hyla"})
+    bad = siglip("hyla")
+
+    def refused(model) -> bool:
+        try:
+            model(**SIGLIP_INPUTS)
+        except InterfaceIgnoredError:
+            return True
+        return False
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(refused, [good, bad] * 8)) == [False, True] * 8

@@ -29,7 +29,8 @@ HEADS: Sizes = [
     (r"(image|crop|input|img)_size", 32),
     (r"patch_size", 8),
     (r"num_key_value_heads|num_kv_heads|.*_key_value_heads", 2),
-    (r"n_heads?|num_heads|.*attention_heads|num_.*_heads|mamba_n_heads|mamba_num_heads", 4),
+    (r"mamba_n_heads|mamba_num_heads", 8),
+    (r"n_heads?|num_heads|.*attention_heads|num_.*_heads", 4),
     (r"intermediate_size|(.*_)?ffn_dim|d_ff|.*intermediate_size|d_inner|ffn_hidden_size", 48),
 ]
 SMALL: Sizes = [
@@ -81,6 +82,12 @@ _SWIN = {  # windows smaller than the image, so that they are shifted
     "image_size": 32,
     "patch_size": 2,
 }
+_SWIN_OF_FOUR = _SWIN | {
+    "model_type": "swin",
+    "num_heads": [2, 2, 2, 2],
+    "depths": [2, 1, 1, 1],
+    "out_features": ["stage1", "stage2", "stage3", "stage4"],
+}
 BY_HAND: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "conditional_detr": _RESNET,
@@ -96,11 +103,17 @@ BY_HAND: dict[str, dict[str, Any]] = {
     "glm4v": _GLM,
     "glm4v_text": {"rope_parameters": _ROPE},
     "glm_image_text": {"rope_parameters": _ROPE},
+    "glm_image": _GLM,
     "glm_ocr": _GLM,
+    "glm_ocr_text": {"rope_parameters": _ROPE},
+    "glmga": _GLM,
     "gpt_neo": {"attention_types": [[["global"], 2]]},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
+    "led": {"attention_window": [4, 4]},
+    "lfm2_moe": {"layer_types": ["full_attention", "conv"]},
+    "maskformer": {"backbone_config": _SWIN_OF_FOUR},
     "maskformer-swin": _SWIN,
     "ministral": {"head_dim": 8},
     "nemotron": {"num_key_value_heads": 2},
@@ -108,6 +121,7 @@ BY_HAND: dict[str, dict[str, Any]] = {
     "swin2sr": _SWIN,
     "swinv2": _SWIN,
     "table-transformer": _RESNET,
+    "yolos": {"image_size": [32, 32]},
 }
 
 
@@ -144,10 +158,19 @@ def _sections(fields: dict[str, Any], config: PreTrainedConfig, rope: dict[str, 
     return [half - 2 * (half // 3), half // 3, half // 3]
 
 
+TASKS = (
+    "FOR_SEQ_TO_SEQ_CAUSAL_LM_",
+    "FOR_SPEECH_SEQ_2_SEQ_",
+    "FOR_CAUSAL_LM_",
+    "FOR_IMAGE_TEXT_TO_TEXT_",
+    "",
+)
+
+
 def model_classes(model_type: str) -> list[type[PreTrainedModel]]:
     """Return the classes that may show the architecture, those with logits first."""
     found = []
-    for task in ("FOR_CAUSAL_LM_", "FOR_SEQ_TO_SEQ_CAUSAL_LM_", "FOR_IMAGE_TEXT_TO_TEXT_", ""):
+    for task in TASKS:
         name = getattr(modeling_auto, f"MODEL_{task}MAPPING_NAMES").get(model_type)
         name = name[0] if isinstance(name, tuple | list) else name
         found.append(getattr(transformers, name, None) if name else None)
@@ -191,6 +214,6 @@ def build(kind: type[PreTrainedModel], config: PreTrainedConfig, name: str) -> P
     model = kind._from_config(copy.deepcopy(config), attn_implementation=name).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim > 1:
+            if parameter.ndim > 1 and parameter.numel():
                 parameter.normal_(std=parameter[0].numel() ** -0.5)
     return model

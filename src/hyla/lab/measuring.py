@@ -66,3 +66,5 @@ class Measurement:
     measure: Callable[[Measuring], list[Row]]
     announce: Callable[[Setting, Path], str] | None = None
     """Say, of the folder of the runs, what it takes that no estimate of populations has."""
+    key: Sequence[str] = ()
+    """Columns that tell rows apart: earlier rows of other keys then stay. Without, none does."""

@@ -205,15 +205,15 @@ def measure(
         device=resolve_device(device),
         deadline=deadline,
     )
-    name = experiment.measurement.name
-    stored = tables.measured(name)
+    name, key = experiment.measurement.name, experiment.measurement.key
+    stored = [] if key else tables.measured(name)  # what could be lost
     if measuring.cells:  # else it is about no models, or about those that it trains, as Figure 6
         _check_none_lost(stored, _models_here(measuring), root)
     rows = experiment.measurement.measure(measuring)
     if rows:
         _check_none_lost(stored, rows, root)
         whence = origin(device)
-        tables.add_measured(name, [{**whence, **row} for row in rows])
+        tables.add_measured(name, [{**whence, **row} for row in rows], key=key)
     return len(rows)
 
 

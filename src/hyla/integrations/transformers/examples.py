@@ -53,7 +53,7 @@ def _candidates(model: PreTrainedModel) -> Iterator[Inputs]:
     def noise(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator).to(device, dtype)
 
-    highest = min(60, _field(config, "vocab_size", default=60))
+    highest = max(4, min(60, _field(config, "vocab_size", default=60)))
     tokens = torch.randint(3, highest, (BATCH, LENGTH), generator=generator).to(device)
     more: dict[str, Any] = {}
     if "decoder_input_ids" in known:
@@ -80,6 +80,7 @@ def _candidates(model: PreTrainedModel) -> Iterator[Inputs]:
         width = channels * patch**2 * _field(config, "temporal_patch_size", default=1)
         grid = torch.tensor([[1, 4, 4], [1, 4, 4]], device=device)
         yield {next(iter(known)): noise(32, width), "grid_thw": grid}
+        yield {next(iter(known)): noise(32, channels, patch, patch), "grid_thw": grid}
     if "input_values" in known:
         yield {"input_values": noise(BATCH, 4000), **more}
         yield {"input_values": noise(BATCH, 1, 4000), **more}

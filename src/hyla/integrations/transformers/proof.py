@@ -9,6 +9,7 @@ itself that a registered name was meant for.
 import functools
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -70,9 +71,9 @@ def watched(function: AttentionFunction) -> AttentionFunction:
         **more: Any,
     ) -> tuple[Tensor, Tensor | None]:
         _watch.called = True
-        if not torch.compiler.is_compiling() and _current:
-            _current[0].callers.add(module)
-            _current[0].flags.see(module, query, key, attention_mask, is_causal)
+        if not torch.compiler.is_compiling() and _current.run is not None:
+            _current.run.callers.add(module)
+            _current.run.flags.see(module, query, key, attention_mask, is_causal)
         if attention_mask is None:
             is_causal = is_causal_without_mask(module, is_causal)
         return function(module, query, key, value, attention_mask, is_causal=is_causal, **more)
@@ -124,7 +125,13 @@ class _Pass(TorchFunctionMode):
                 return
 
 
-_current: list[_Pass] = []  # one at most
+class _Current(threading.local):
+    """The pass that is watched in this thread, if there is one."""
+
+    run: _Pass | None = None
+
+
+_current = _Current()
 
 
 def expect_calls(model: PreTrainedModel) -> None:
@@ -141,26 +148,29 @@ def expect_calls(model: PreTrainedModel) -> None:
 def _before_forward(model: Any, args: Any) -> None:
     if torch.compiler.is_compiling():
         return
-    if _current and not any(frame is _current[0].caller for frame in _frames()):
-        _current.pop().__exit__(None, None, None)  # was interrupted by Ctrl-C, past all hooks
-    if not _current:
-        _current.append(_Pass(model, sys._getframe(1)))
+    run = _current.run
+    if run is not None and not any(frame is run.caller for frame in _frames()):
+        run.__exit__(None, None, None)  # was interrupted by Ctrl-C, past all hooks
+        run = None
+    if run is None:
+        run = _current.run = _Pass(model, sys._getframe(1))
         _watch.called = False
-        _current[0].__enter__()
-    _current[0].models.append(model)
-    _current[0].unfinished += 1
+        run.__enter__()
+    run.models.append(model)
+    run.unfinished += 1
 
 
 def _after_forward(model: Any, args: Any, output: Any) -> None:
-    if torch.compiler.is_compiling():
+    run = _current.run
+    if torch.compiler.is_compiling() or run is None:
         return
-    _current[0].unfinished -= 1
-    if _current[0].unfinished:
+    run.unfinished -= 1
+    if run.unfinished:
         return  # the outermost model judges
-    done = _current.pop()
-    done.__exit__(None, None, None)
+    _current.run = None
+    run.__exit__(None, None, None)
     if output is not None:  # without one, the pass failed and its own error is on the way
-        _judge(done)
+        _judge(run)
 
 
 def _judge(done: _Pass) -> None:
@@ -170,7 +180,8 @@ def _judge(done: _Pass) -> None:
     attending = {x: name for x, name in done.attending.items() if x not in done.callers}
     if attending:
         raise _partly_ignored(model, attending)
-    if name in registered and not _watch.called and not getattr(model, _IS_PART, False):
+    called = done.callers or _watch.called  # the latter by compiled parts
+    if name in registered and not called and not getattr(model, _IS_PART, False):
         raise ignored(model, name)
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and part is not model:

@@ -42,10 +42,10 @@ class Verification:
 def verify(model: PreTrainedModel, inputs: Mapping[str, Tensor] | None = None) -> Verification:
     """Say whether a model attends as it should under a name that `register` made.
 
-    The model is run a dozen times, on `inputs` (what its forward takes, tokens best) or on short
-    examples made from its config. It is held to its own eager attention: all attention is ours,
-    masks mean the same, the future and the padding are not seen, a cache changes nothing. Parts
-    that the inputs do not reach are not judged.
+    The model is run a dozen times, on `inputs` (what its forward takes, without padding) or on
+    short examples made from its config. It is held to its own eager attention: all attention is
+    ours, masks mean the same, the future and the padding are not seen, a cache changes nothing.
+    Parts that the inputs do not reach are not judged.
 
     >>> print(verify(model))  # doctest: +SKIP
     """

@@ -167,7 +167,9 @@ EXPERIMENT = Experiment(
     "hundred times the residual stream that it joins. Here the output is scaled or normalised "
     "before the output projection, in HYLA and in what it is compared with.",
     sweeps=_sweeps,
-    measurement=Measurement(name="scale", measure=_measure),
+    measurement=Measurement(
+        name="scale", measure=_measure, key=("task_name", "attention", "seed", "step")
+    ),
     figure=_figure,
     table=lambda results: variant_table(results, _name, each_seed=_each_seed),
     verdicts=_verdicts,
