@@ -213,7 +213,7 @@ def test_what_was_not_measured_is_named(tmp_path: Path):
     for page in pages(tmp_path):
         line = page[page.index("Not measured yet") :].partition("\n")[0]
         assert "(Figure 4A: scaling data and width on SRAVEN)" in line
-        assert "Table A1" not in line
+        assert "(Table A1: model ablations)" not in line
 
 
 def test_questions_of_ours_are_counted_by_themselves(tmp_path: Path):
