@@ -430,3 +430,14 @@ def test_members_without_a_kernel_are_scaled_too(normalisation, stage):
     options = {"attention": spec, "causal": True}
     want = attention(q, q, q, backend="reference", **options)
     torch.testing.assert_close(attention(q, q, q, backend="fused", **options), want)
+
+
+@pytest.mark.parametrize("queries", [5, 1], ids=["forward", "decoding"])
+@pytest.mark.parametrize(
+    ("D", "dtype"), [(4, torch.float32), (32, torch.float32), (32, torch.bfloat16)]
+)
+def test_scores_beyond_all_bounds_give_no_number_rather_than_0(D, dtype, queries):
+    q, k, v = (torch.randn(1, tokens, 8, D, dtype=dtype) for tokens in (queries, 5, 5))
+    for name in ("hyla", "hyla.rms4"):
+        out = attention(q, k, v, attention=name, scale=1e25, backend="fused")
+        assert out.isnan().all()

@@ -77,7 +77,8 @@ def attention(
         k: keys [B, Tk, H, D].
         v: values [B, Tk, H, Dv].
         attention: a preset name (see `PRESETS`) or an `AttentionSpec`.
-        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk]. -inf masks the pair.
+        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk]. -inf masks the pair; the
+            fused kernels know that with a softmax alone, and give NaN without: pass a mask there.
         mask: boolean, True = attend; broadcasts to [B, H, Tq, Tk]. Key padding of shape [B, Tk]
             is passed as `padding[:, None, None, :]`.
         causal: query i sees keys up to i, counted from the end when Tq < Tk (cached decoding).

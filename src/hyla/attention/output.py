@@ -38,7 +38,8 @@ def finish_output(
     wide = out.to(torch.promote_types(out.dtype, torch.float32))
     if spec.output == "rms":
         mean_square = wide.square().mean(dim=(-2, -1), keepdim=True)
-        factor = spec.gain * torch.rsqrt(mean_square + RMS_EPS)
+        overflow = mean_square.detach() * 0  # NaN of infinity, rather than an output of 0
+        factor = spec.gain * torch.rsqrt(mean_square + overflow + RMS_EPS)
     else:
         factor = row_factor(spec, keys_seen, out.shape[-2])
         if isinstance(factor, Tensor):

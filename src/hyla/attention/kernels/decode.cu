@@ -74,7 +74,7 @@ DEVICE void normalise(Memory &memory, const Arguments &a) {
         float squares = 0.f;
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) squares += memory.code[key][h] * memory.code[key][h];
-        const float r = rsqrtf(squares * (1.f / HEADS) + a.eps);
+        const float r = inverse_root_of(squares * (1.f / HEADS) + a.eps);
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) memory.code[key][h] *= r;
     }

@@ -127,7 +127,7 @@ DEVICE float remaining_scale(const Arguments &a) { return SCALED ? 1.f : a.scale
 // What RMSHead divides by, inverted, given the sum of squares; 0 for a masked pair.
 DEVICE float inverse_root(const Arguments &a, float squares, bool seen) {
     const float scale = remaining_scale(a), mean = squares * (1.f / HEADS) * scale * scale;
-    return !seen ? 0.f : NORMALISED ? rsqrtf(mean + a.eps) : 1.f;
+    return !seen ? 0.f : NORMALISED ? inverse_root_of(mean + a.eps) : 1.f;
 }
 
 // The code of a softmax, in powers of two: its exponent is score · `exponent_scale` + `exponent`.

@@ -240,7 +240,7 @@ DEVICE void code(Memory &memory, const Arguments &a, const Sequence &s, int firs
             for (int h = 0; h < HEADS; ++h) {
                 squares += memory.score[h * PAIRS + pair] * memory.score[h * PAIRS + pair];
             }
-            r = rsqrtf(squares * (1.f / HEADS) + a.eps);
+            r = inverse_root_of(squares * (1.f / HEADS) + a.eps);
         }
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {

@@ -24,7 +24,7 @@ DEVICE float output_factor(const Output &output, long long given, float squares)
 #elif OUTPUT == OUTPUT_ROWS
     return output.gain * __ldg(output.row_factor + given);
 #else
-    return output.gain * rsqrtf(squares * output.inverse_size + output.eps);
+    return output.gain * inverse_root_of(squares * output.inverse_size + output.eps);
 #endif
 }
 

@@ -337,7 +337,7 @@ DEVICE void partial_sums(const float (&s)[LANE_HEADS], const float *v, const flo
 DEVICE void factors(const Arguments &a, const float (&x)[SUM_SPACE], float multiplier,
                     float (&y)[FACTORS]) {
     float norm = 1.f;
-    if constexpr (NORMALISED) norm = rsqrtf(x[SUMS - 1] * (1.f / HEADS) + a.eps);
+    if constexpr (NORMALISED) norm = inverse_root_of(x[SUMS - 1] * (1.f / HEADS) + a.eps);
     const float r = multiplier == 0.f ? 0.f : multiplier * norm;  // norm may be infinite
     float gradient_dot = 0.f;
     if constexpr (HIDDEN) {
