@@ -5,6 +5,7 @@ Fails if one has. Says so in one line, and does not fail, where the database can
 
 import json
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,10 @@ def main() -> int:
     pins = read_pins(CONSTRAINTS.read_text())
     try:
         found = vulnerabilities(pins)
-    except (OSError, ValueError, LookupError) as error:
+    except urllib.error.HTTPError as error:
+        print(f"Known vulnerabilities: the database refused to answer ({error})")
+        return 1 if error.code < 500 else 0
+    except OSError as error:
         print(f"Known vulnerabilities: not checked, the database cannot be reached ({error})")
         return 0
     for pin, ids in found.items():

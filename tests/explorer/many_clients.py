@@ -6,11 +6,19 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 PAUSE_AFTER_REFUSAL = 1.0  # as the answer's Retry-After asks for
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run to the end in a thread of its own: a browser's test may have left a loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, coroutine).result()
 
 
 @dataclass

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from explorer_fixtures import client_of
 from hostile_store import add_hostile_folders, add_run
-from many_clients import besiege, get, get_json, percentile_99, requests_of
+from many_clients import besiege, get, get_json, percentile_99, requests_of, run
 
 from hyla.explorer import patience
 from hyla.explorer.admission import AT_ONCE, MOST_WAITING, Admission
@@ -83,7 +83,7 @@ def test_many_clients_at_once(store, clients, seconds):
         assert (await get(url, "/api/runs"))[0] == 200  # and is as well as before
 
     with explorer(store) as (url, process):
-        asyncio.run(load(url, process))
+        run(load(url, process))
 
 
 def test_in_order_and_no_more_than_can_wait():
@@ -116,7 +116,7 @@ def test_in_order_and_no_more_than_can_wait():
             release.set()
         assert entered == list(range(count - 5))
 
-    asyncio.run(crowd())
+    run(crowd())
 
 
 def test_who_waited_too_long_is_told_and_leaves_no_place_taken(monkeypatch):
@@ -146,7 +146,7 @@ def test_who_waited_too_long_is_told_and_leaves_no_place_taken(monkeypatch):
         for _ in range(AT_ONCE + 1):
             await admission(scope, None, send)
 
-    asyncio.run(crowd())
+    run(crowd())
     assert statuses[3:] == [200] * (2 * AT_ONCE + 1)
 
 

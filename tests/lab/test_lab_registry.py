@@ -149,4 +149,13 @@ def test_rows_of_table_a1_that_take_less_are_estimated_to_take_less():
 
 
 def test_beyond_the_paper():
-    assert set(BEYOND) == {"phi", "sigma", "capacity", "dropout", "unambiguous", "codeswap"}
+    assert set(BEYOND) == {
+        "scale",
+        "equalscale",
+        "phi",
+        "sigma",
+        "capacity",
+        "dropout",
+        "unambiguous",
+        "codeswap",
+    }

@@ -30,11 +30,6 @@ DROWNED = [
 SOUND = [BranchScales(stream=0.32, attention=0.43, between=0.54, feed_forward=0.65)]
 
 
-@pytest.fixture(autouse=True)
-def _another_preset_is_recommended(monkeypatch):
-    monkeypatch.setattr(branches, "RECOMMENDED", "hyla_minus_rmshead_plus_softmax")
-
-
 def config_of(attention: str):
     """A run of a model wide enough that HYLA's branch drowns its stream and softmax's does not."""
     sizes = {"embed_dim": 32, "qk_dim": 16, "v_dim": 16, "num_heads": 4}
@@ -46,8 +41,9 @@ def test_the_line_says_where_how_much_and_what_to_do():
     line = warning(DROWNED, attention="hyla")
     assert line == (
         "the attention branch of block 1 is 38.7 where the stream is 0.32 (121 times) and drowns "
-        "it: attention='hyla_minus_rmshead_plus_softmax' keeps it small (see docs/findings.md)"
+        "it: attention='hyla.expected2' keeps it small (see docs/findings.md)"
     )
+    assert "attention='linear.expected2'" in str(warning(DROWNED, attention="linear"))
     assert warning(SOUND, attention="softmax") is None
 
 

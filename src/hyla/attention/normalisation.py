@@ -12,9 +12,9 @@ from torch import Tensor
 
 Normalisation = Callable[[Tensor, Tensor | None, float], Tensor]
 
-# Squares of scores up to 1e26 are then finite, and so is the third power of 1 / sqrt(eps), which
-# the gradient needs; what small scores lose is far below eps.
-_SHRINK = 2.0**-24
+# Squares of scores up to 1e24 are then finite, and so is the third power of 1 / sqrt(eps), which
+# the gradient needs, down to an eps of 1e-15; what small scores lose is far below eps.
+_SHRINK = 2.0**-16
 
 
 def none(scores: Tensor, mask: Tensor | None, eps: float) -> Tensor:

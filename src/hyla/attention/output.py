@@ -34,6 +34,8 @@ def finish_output(
 
     `keys_seen` is a number or broadcasts to [B, Tq].
     """
+    if spec.output == "plain" and spec.gain == 1:
+        return out
     factor: Number
     wide = out.to(torch.promote_types(out.dtype, torch.float32))
     if spec.output == "rms":
@@ -82,4 +84,4 @@ def keys_before(
     if padding is None:
         return last[None].float()
     running = F.pad(padding.to(torch.int32).cumsum(-1), (1, 0))
-    return running[:, last].float()
+    return running[:, last.clamp(min=0)].float()

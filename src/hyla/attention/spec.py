@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hyla._errors import nearest
 from hyla.attention.normalisation import NORMALISATIONS, Normalisation, least_where_masked
@@ -80,11 +80,15 @@ class AttentionSpec:
             )
         if not (isinstance(self.gain, int | float) and 0 < self.gain < math.inf):
             raise ValueError(f"gain must be a positive number, got {self.gain!r}")
-        own = [step for step in self.normalisation_steps if not isinstance(step, str)]
-        if self.output == "expected" and own:
+        own = [
+            step
+            for step in self.normalisation_steps
+            if not (isinstance(step, str) or getattr(step, "identity_at_start", False))
+        ]
+        if self.output == "expected" and (own or isinstance(self.phi, nn.Module)):
             raise ValueError(
-                "output='expected' is known for named normalisations alone: what a function of "
-                "your own makes of the scores is not; use output='rms', or a gain"
+                "output='expected' is known for named normalisations, and for a φ without "
+                "parameters: what others make of the scores is not; use output='rms', or a gain"
             )
 
     @property

@@ -13,7 +13,7 @@ divides by the number of keys.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -102,7 +102,7 @@ def _constant_moments(
     return _cached_moments(phi, variance)
 
 
-@cache
+@lru_cache(maxsize=256)  # of a φ that is made anew for each call, not all
 def _cached_moments(phi: str | Callable[[Tensor], Tensor], variance: float) -> tuple[float, float]:
     mean, square = _integrated(phi, torch.tensor(variance, dtype=torch.float64))
     return mean.item(), square.item()

@@ -5,6 +5,7 @@ an answer; a few at a time take no longer than alone.
 """
 
 import asyncio
+from weakref import WeakKeyDictionary
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,27 +20,31 @@ class Admission:
 
     def __init__(self, app: ASGIApp):
         self._app = app
-        self._places = asyncio.Semaphore(AT_ONCE)
+        # One for each event loop: a server has one, tests have several at the same time.
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+        self._places = WeakKeyDictionary()
         self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer that everybody is busy."""
         if scope["type"] != "http" or not scope["path"].startswith("/api/"):
             return await self._app(scope, receive, send)
-        if not await self._enter():
+        loop = asyncio.get_running_loop()
+        places = self._places.setdefault(loop, asyncio.Semaphore(AT_ONCE))
+        if not await self._enter(places):
             return await _busy()(scope, receive, send)
         try:
             await self._app(scope, receive, send)
         finally:
-            self._places.release()
+            places.release()
 
-    async def _enter(self) -> bool:
+    async def _enter(self, places: asyncio.Semaphore) -> bool:
         if self._waiting >= MOST_WAITING:
             return False
         self._waiting += 1
         try:
             async with asyncio.timeout(LONGEST_WAIT):
-                await self._places.acquire()
+                await places.acquire()
         except TimeoutError:
             return False
         finally:

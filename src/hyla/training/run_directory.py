@@ -454,7 +454,7 @@ def newest_metrics(path: Path, most_bytes: int) -> list[dict[str, Any]]:
         start = max(0, os.fstat(lines.fileno()).st_size - most_bytes)
         if start:
             lines.seek(start - 1)
-            lines.readline(most_bytes)  # what is left of the record in which these bytes begin
+            lines.readline(most_bytes + 1)  # what is left of the record in which these bytes begin
         records = (_restore_nonfinite(record) for _, record in _records(file, lines))
         return [record for record in records if _BRANCH_SCALES not in record]
 

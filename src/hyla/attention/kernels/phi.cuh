@@ -3,7 +3,7 @@
 #define DEVICE __device__ __forceinline__
 
 // 1 / √x of a mean of squares; where they overflowed no number, rather than a silent 0.
-DEVICE float inverse_root_of(float x) { return x < 3e38f ? rsqrtf(x) : x - x; }
+DEVICE float inverse_root_of(float x) { return rsqrtf(x) + (x - x); }
 
 #define PHI_IDENTITY 0
 #define PHI_RELU 1

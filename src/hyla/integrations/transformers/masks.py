@@ -63,7 +63,10 @@ class FlagsSeen:
             return
         self._configs.append(config)
         num_queries, num_keys = query.shape[2], key.shape[2]
-        if num_queries == 1 or (mask is None and getattr(config, FLAGS_AGREE, False)):
+        if getattr(config, FLAGS_AGREE, False) and (num_queries == 1 or mask is None):
+            return
+        if num_queries == 1:  # nothing is ahead of it: no evidence, and no trust without any
+            self._agree = False
             return
         if mask is None:
             sees_ahead = True
@@ -72,6 +75,7 @@ class FlagsSeen:
         else:  # a cache, or the keys of another sequence: only what sees all cannot be causal
             sees_ahead = bool(attended_pairs(mask)[..., :num_keys].all())
             if not sees_ahead:
+                self._agree = False
                 return
         self._agree &= sees_ahead != flag_of(module, flag)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from hyla.attention import PRESETS, AttentionSpec, attention
+from hyla.attention import PRESETS, RECOMMENDED, AttentionSpec, attention, resolve_spec
 from hyla.integrations.transformers.arguments import (
     read_pairs,
     refuse_unsupported,
@@ -23,7 +23,8 @@ def register(specs: Mapping[str, AttentionSpec] | None = None) -> None:
     """Make members of the attention family available as `attn_implementation`.
 
     Without `specs` all presets that need no parameters of their own: "hyla", "linear", "softmax"
-    and so on (`hyla.PRESETS`, without "hyla_deep"). Calling it again does no harm.
+    and so on (`hyla.PRESETS`, without "hyla_deep"), and `hyla.RECOMMENDED`. Calling it again does
+    no harm.
 
     >>> from transformers import AutoModelForCausalLM, LlamaConfig  # doctest: +SKIP
     >>> register()  # doctest: +SKIP
@@ -33,6 +34,7 @@ def register(specs: Mapping[str, AttentionSpec] | None = None) -> None:
     """
     if specs is None:
         specs = {name: spec for name, spec in PRESETS.items() if spec.value != "deep"}
+        specs[RECOMMENDED] = resolve_spec(RECOMMENDED)
     for name, spec in specs.items():
         register_attention(name, attention_function(name, spec))
 
@@ -109,6 +111,7 @@ class Softcap:
     """A normalisation that bends scores into (-cap, cap), as Gemma 2 does before its softmax."""
 
     cap: float
+    identity_at_start = True  # caps are tens, and scores about 1
 
     def __call__(self, scores: Tensor, mask: Tensor | None, eps: float) -> Tensor:
         """Return cap · tanh(scores / cap)."""
