@@ -26,10 +26,11 @@ AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
 registered: set[str] = set()  # names of `attn_implementation` that are ours
 
-# Where a model that has not been judged yet keeps the hooks that wait for it, and whether it is
-# known as a part of another model: parts may have no attention at all.
+# Where a model that has not been judged yet keeps the hooks that wait for it, whether it is known
+# as a part of another model (parts may have no attention at all), and of one with the same config.
 _HANDLES = "_hyla_attention_hooks"
 _IS_PART = "_hyla_is_part"
+_SHARES_CONFIG = "_hyla_shares_config"
 
 _SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch.special.softmax}
 # PyTorch's own modules come here too: they take no shortcuts while functions are watched.
@@ -136,13 +137,20 @@ _current = _Current()
 
 def expect_calls(model: PreTrainedModel) -> None:
     """Let the model's first forward pass fail if attention in it is not by a registered name."""
-    if any(isinstance(x, PreTrainedModel) and x is not model for x in _modules_on_stack()):
-        setattr(model, _IS_PART, True)  # made by another model, or renamed with it
+    for whole in _modules_on_stack():
+        if isinstance(whole, PreTrainedModel) and whole is not model:
+            _mark_part(model, whole)  # made by another model, or renamed with it
     forget_flags(model.config)
     if not hasattr(model, _HANDLES):
         before = model.register_forward_pre_hook(_before_forward)
         after = model.register_forward_hook(_after_forward, always_call=True)
         setattr(model, _HANDLES, (before, after))
+
+
+def _mark_part(part: PreTrainedModel, whole: PreTrainedModel) -> None:
+    setattr(part, _IS_PART, True)
+    if part.config is whole.config:
+        setattr(part, _SHARES_CONFIG, True)
 
 
 def _before_forward(model: Any, args: Any) -> None:
@@ -185,8 +193,10 @@ def _judge(done: _Pass) -> None:
         raise ignored(model, name)
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and part is not model:
-            setattr(part, _IS_PART, True)
-    done.flags.conclude()
+            _mark_part(part, model)
+    # An encoder by itself says nothing of a decoder that has the same config.
+    if not getattr(model, _SHARES_CONFIG, False):
+        done.flags.conclude()
     for judged in done.models:
         for handle in judged.__dict__.pop(_HANDLES, ()):
             handle.remove()
