@@ -78,7 +78,8 @@ class AttentionSpec:
                 f"output {self.output!r} is unknown{nearest(self.output, OUTPUTS)}; "
                 f"choose from {sorted(OUTPUTS)}"
             )
-        if not (isinstance(self.gain, int | float) and 0 < self.gain < math.inf):
+        number = isinstance(self.gain, int | float) and not isinstance(self.gain, bool)
+        if not (number and 0 < self.gain < math.inf):
             raise ValueError(f"gain must be a positive number, got {self.gain!r}")
         own = [
             step
@@ -193,8 +194,8 @@ def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
             known = [*PHIS, *OUTPUTS]
             raise ValueError(
                 f"{change!r} of attention {attention!r} is unknown{nearest(change, known)}; choose "
-                f"a φ from {sorted(PHIS)}, or an output from {sorted(OUTPUTS)} with a divisor, as "
-                "in 'hyla.silu', 'hyla.rms4', 'hyla.plain16'"
+                f"a φ from {sorted(PHIS)}, or an output from {sorted(OUTPUTS)}, if need be with a "
+                "whole number to divide by, as in 'hyla.silu', 'hyla.rms4', 'hyla.expected2'"
             )
         if fields.keys() & named.keys():
             raise ValueError(f"attention {attention!r} names two of a kind: {change!r} is one more")

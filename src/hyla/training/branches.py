@@ -11,9 +11,9 @@ from hyla.training.run_directory import RunDirectory
 INSTANCES = 32
 """Of the first batch, for each model: enough for scales, which are means over all numbers."""
 
-# A layer norm hands 1 to a branch. Where one is about as large, it is the stream that is small, as
-# token embeddings are at the start, whatever the attention.
-_HARMLESS = 1.5
+# A layer norm hands 1 to a branch. Where one is not as many times larger than that either, it is
+# the stream that is small, as token embeddings are at the start, whatever the attention.
+_HARMLESS = MOST_TIMES_THE_STREAM
 
 
 class _Branch(NamedTuple):

@@ -137,7 +137,8 @@ def _name(cell: Cell) -> str:
 
 
 def _each_seed(cell: Cell) -> str:
-    scores = [row.get(_score(cell.config.task_name)) for row in cell.picked]
+    by_seed = sorted(cell.picked, key=lambda row: row["seed"])
+    scores = [row.get(_score(cell.config.task_name)) for row in by_seed]
     return ", ".join(f"{100 * score:.1f}" for score in scores if score is not None)
 
 
