@@ -4,12 +4,38 @@ Everything but the compiler and the matrix instructions is the code that runs on
 """
 
 import ctypes
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+import torch
+
+from hyla.attention.kernels import output_stage
 from hyla.attention.kernels.formula import read_sources
 
 HERE = Path(__file__).parent
+
+needs_host_build = pytest.mark.skipif(
+    shutil.which("g++") is None or not sys.platform.startswith("linux"),
+    reason="the host build of the kernel needs g++ and ucontext (Linux)",
+)
+
+
+def on_the_host(monkeypatch, builds, *kernels):
+    """Let `kernels` take tensors on the CPU, and what becomes of their outputs too."""
+    empty = torch.empty
+
+    def poisoned(*shape, **like):  # what the kernel forgets to write must not look like a result
+        fresh = empty(*shape, **like)
+        return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
+
+    for module in (*kernels, output_stage):
+        monkeypatch.setattr(module, "load_kernel", builds.load_kernel)
+    for module in kernels:
+        monkeypatch.setattr(module, "DEVICES", ("cuda", "cpu"))
+    monkeypatch.setattr(torch, "empty", poisoned)
 
 
 class HostBuilds:

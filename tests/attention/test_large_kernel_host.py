@@ -4,27 +4,22 @@ The matrix instructions are replaced by `tensor_core_host.h`; tiles, pitches, th
 queries in registers, the Python around them and the operator are what runs on a GPU.
 """
 
-import shutil
-import sys
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from kernel_host import HostBuilds
+from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 from hyla.attention import AttentionSpec, attention
 from hyla.attention.dispatch import try_fused
-from hyla.attention.kernels import choice, decode, large_head, output_stage
+from hyla.attention.kernels import choice, decode, large_head
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.ops import choose_kernel, fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.plain_plan import PlainPlan
 from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None or not sys.platform.startswith("linux"),
-    reason="the host build of the kernel needs g++ and ucontext (Linux)",
-)
+pytestmark = needs_host_build
 
 SCALE, EPS = 0.2, 1e-6
 
@@ -36,16 +31,7 @@ def builds(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def host(builds, monkeypatch):
-    empty = torch.empty
-
-    def poisoned(*shape, **like):  # what the kernel forgets to write must not look like a result
-        return empty(*shape, **like).fill_(float("nan"))
-
-    for module in (large_head, decode, output_stage):
-        monkeypatch.setattr(module, "load_kernel", builds.load_kernel)
-    for module in (large_head, decode):
-        monkeypatch.setattr(module, "DEVICES", ("cuda", "cpu"))
-        monkeypatch.setattr(module.torch, "empty", poisoned)
+    on_the_host(monkeypatch, builds, large_head, decode)
 
 
 @dataclass(frozen=True)

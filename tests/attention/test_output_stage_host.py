@@ -4,26 +4,21 @@ The truth is the reference in float64, its output scaled by a few lines of torch
 """
 
 import re
-import shutil
-import sys
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from kernel_host import HostBuilds
+from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 from hyla.attention import AttentionSpec, attention
-from hyla.attention.kernels import decode, large_head, output_stage, small_head
+from hyla.attention.kernels import decode, large_head, small_head
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import choose_kernel, fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.small_head import Plan
 from hyla.attention.reference import reference_attention
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None or not sys.platform.startswith("linux"),
-    reason="the host build of the kernel needs g++ and ucontext (Linux)",
-)
+pytestmark = needs_host_build
 
 SCALE, EPS, GAIN = 0.5, 1e-6, 1.7
 UNIT = {torch.float32: 2**-19, torch.bfloat16: 2**-8, torch.float16: 2**-11}
@@ -36,16 +31,7 @@ def builds(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def host(builds, monkeypatch):
-    empty = torch.empty
-
-    def poisoned(*shape, **like):  # what the kernel forgets to write must not look like a result
-        return empty(*shape, **like).fill_(float("nan"))
-
-    for module in (small_head, large_head, decode, output_stage):
-        monkeypatch.setattr(module, "load_kernel", builds.load_kernel)
-    for module in (small_head, large_head, decode):
-        monkeypatch.setattr(module, "DEVICES", ("cuda", "cpu"))
-    monkeypatch.setattr(torch, "empty", poisoned)
+    on_the_host(monkeypatch, builds, small_head, large_head, decode)
 
 
 @dataclass(frozen=True)

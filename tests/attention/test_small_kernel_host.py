@@ -4,17 +4,15 @@ Everything but the compiler is the code that runs on the GPU: the kernel's arith
 exchanges between lanes, the Python that lays out and launches it, and the torch operator.
 """
 
-import shutil
-import sys
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from kernel_host import HostBuilds
+from kernel_host import HostBuilds, needs_host_build, on_the_host
 from torch.autograd import forward_ad
 
 from hyla.attention import attention
-from hyla.attention.kernels import output_stage, small_head
+from hyla.attention.kernels import small_head
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.small_head import Plan
@@ -22,10 +20,7 @@ from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
 from hyla.nn import MultiHeadAttention
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None or not sys.platform.startswith("linux"),
-    reason="the host build of the kernel needs g++ and ucontext (Linux)",
-)
+pytestmark = needs_host_build
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +30,7 @@ def builds(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def host(builds, monkeypatch):
-    for module in (small_head, output_stage):
-        monkeypatch.setattr(module, "load_kernel", builds.load_kernel)
-    monkeypatch.setattr(small_head, "DEVICES", ("cuda", "cpu"))
-    empty = torch.empty
-
-    def poisoned(*shape, **like):  # what the kernel forgets to write must not look like a result
-        fresh = empty(*shape, **like)
-        return fresh.fill_(float("nan")) if fresh.is_floating_point() else fresh
-
-    monkeypatch.setattr(small_head.torch, "empty", poisoned)
+    on_the_host(monkeypatch, builds, small_head)
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,20 @@
 The rows' sums and the rest of the gradients come from PyTorch's flash attention, here its CPU one.
 """
 
-import shutil
-import sys
 from dataclasses import dataclass
 
 import pytest
 import torch
-from kernel_host import HostBuilds
+from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 from hyla.attention import AttentionSpec, attention
-from hyla.attention.kernels import large_head, output_stage, softmax_rows
+from hyla.attention.kernels import large_head, softmax_rows
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import choose_kernel, fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.phi import PHIS
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("g++") is None or not sys.platform.startswith("linux"),
-    reason="the host build of the kernel needs g++ and ucontext (Linux)",
-)
+pytestmark = needs_host_build
 
 SCALE, EPS = 0.2, 1e-6
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -38,15 +33,7 @@ def builds(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def host(builds, monkeypatch):
-    empty = torch.empty
-
-    def poisoned(*shape, **like):  # what the kernel forgets to write must not look like a result
-        return empty(*shape, **like).fill_(float("nan"))
-
-    for module in (large_head, output_stage):
-        monkeypatch.setattr(module, "load_kernel", builds.load_kernel)
-    monkeypatch.setattr(large_head, "DEVICES", ("cuda", "cpu"))
-    monkeypatch.setattr(torch, "empty", poisoned)
+    on_the_host(monkeypatch, builds, large_head)
 
 
 @dataclass(frozen=True)
