@@ -1,4 +1,4 @@
-"""Imports point one way: attention ← nn ← training ← lab ← cli, and what branches off."""
+"""Imports point one way: attention ← nn ← training ← results ← lab ← cli, and what branches off."""
 
 import ast
 from pathlib import Path
@@ -16,9 +16,20 @@ ALLOWED = {
     "training": {"attention", "nn", "tasks"},
     "latents": {"attention", "nn", "tasks"},
     "integrations": {"attention", "nn", "tasks", "latents"},
-    "lab": {"attention", "nn", "tasks", "training", "latents", "integrations"},
-    "explorer": {"attention", "nn", "tasks", "training", "latents", "lab"},
-    "benchmarks": {"attention", "nn", "tasks", "training", "latents", "lab", "explorer"},
+    "results": {"attention", "nn", "tasks", "training"},
+    "figures": set(),
+    "lab": {
+        "attention",
+        "nn",
+        "tasks",
+        "training",
+        "latents",
+        "integrations",
+        "results",
+        "figures",
+    },
+    "explorer": {"attention", "nn", "tasks", "training", "latents", "results"},
+    "benchmarks": {"attention", "nn", "tasks", "training", "latents", "results", "explorer"},
 }
 ALLOWED["commands"] = set(ALLOWED)
 ALLOWED["cli"] = set(ALLOWED)

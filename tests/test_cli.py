@@ -15,7 +15,7 @@ import pytest
 from hyla import __version__
 from hyla.cli import main
 from hyla.commands.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
-from hyla.lab.store import StoredRun, read_runs
+from hyla.results.runs import StoredRun, read_runs
 from hyla.training import config_from_tree, load_preset
 from hyla.training.loop import run_name
 from hyla.training.run_directory import RunDirectory

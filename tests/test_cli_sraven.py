@@ -10,8 +10,8 @@ import pytest
 from hyla.cli import main
 from hyla.commands.exits import USAGE
 from hyla.tasks.sraven import SravenConfig
+from hyla.tasks.sraven.faces.rendering import to_text
 from hyla.tasks.sraven.problem import Problems
-from hyla.tasks.sraven.rendering import to_text
 
 AMBIGUOUS, UNAMBIGUOUS = 1, 4  # instances of the split test, seed 0
 

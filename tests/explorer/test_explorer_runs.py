@@ -14,8 +14,8 @@ from hyla.explorer.gallery import Gallery, Subject, open_gallery
 from hyla.explorer.pack import pack
 from hyla.explorer.packed import read_description, read_weights, shipped_folder, shipped_models
 from hyla.explorer.runs import RunStore
-from hyla.lab.store import load_model
 from hyla.nn import Transformer
+from hyla.results.runs import load_model
 from hyla.training import Member, train
 from hyla.training.checkpoint import CheckpointError
 from hyla.training.run_directory import RunDirectoryError

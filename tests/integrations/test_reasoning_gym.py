@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 from hyla.tasks.sraven import Sraven, SravenConfig
+from hyla.tasks.sraven.faces.prompts import to_prompt
 from hyla.tasks.sraven.problem import Problems
-from hyla.tasks.sraven.prompts import to_prompt
 
 INSTALLED = importlib.util.find_spec("reasoning_gym") is not None
 MODULE = "hyla.integrations.reasoning_gym"

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, agrees, ahead, percent, share
-from hyla.lab.selection import Estimate
+from hyla.results.selection import Estimate
 
 
 def estimate(mean: float, error: float = 0.01) -> Estimate:

@@ -3,10 +3,10 @@
 import pytest
 
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
-from hyla.lab.latent_panels import READINGS
+from hyla.lab.experiments.shared.latent_panels import READINGS
 from hyla.lab.registry import load
-from hyla.lab.results import Results
-from hyla.lab.setting import Setting
+from hyla.results.setting import Setting
+from hyla.results.tables import Results
 
 QUERY, CONTEXT = READINGS
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from matplotlib import pyplot
 
-from hyla.lab.draw_plotly import figure_html
-from hyla.lab.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Points, Series
-from hyla.lab.latent_panels import figure_of_codes, seeds_in
+from hyla.figures.draw_plotly import figure_html
+from hyla.figures.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Points, Series
+from hyla.lab.experiments.shared.latent_panels import figure_of_codes, seeds_in
 from hyla.lab.registry import load
-from hyla.lab.results import Results
-from hyla.lab.setting import Setting
-from hyla.lab.store import Row
+from hyla.results.runs import Row
+from hyla.results.setting import Setting
+from hyla.results.tables import Results
 
 RULES = ("constant", "progression+1", "addition", "distribute_three")
 
@@ -71,7 +71,7 @@ def heatmap(rows: Sequence[str], columns: int) -> Heatmap:
 @pytest.fixture
 def drawn(tmp_path: Path, monkeypatch):
     """Draw panels to files and return the canvas as it was saved."""
-    from hyla.lab.draw_matplotlib import write_figure
+    from hyla.figures.draw_matplotlib import write_figure
 
     close = pyplot.close
     kept = []

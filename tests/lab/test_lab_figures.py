@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from stored_models import PAPER, write_models
 
+from hyla.figures.drawing import Heatmap
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
-from hyla.lab.drawing import Heatmap
-from hyla.lab.figures.capacity import parameters
-from hyla.lab.panels import label_of
+from hyla.lab.experiments.beyond.capacity import parameters
+from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.paper import TABLE_A1
+from hyla.lab.plan.reproduce import methods_of, results_of
+from hyla.lab.plan.sweep import Method
 from hyla.lab.registry import load
-from hyla.lab.report import build
-from hyla.lab.reproduce import methods_of, results_of
-from hyla.lab.results import Tables
-from hyla.lab.selection import Estimate
-from hyla.lab.store import Row
-from hyla.lab.sweep import Method
+from hyla.lab.report.sections import build
+from hyla.results.runs import Row
+from hyla.results.selection import Estimate
+from hyla.results.tables import Tables
 from hyla.tasks import SravenConfig
 
 

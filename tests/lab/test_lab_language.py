@@ -9,17 +9,17 @@ import pytest
 import torch
 from stored_models import PAPER
 
-from hyla.lab import reproduce
+from hyla.figures.drawing import Lines
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
-from hyla.lab.drawing import Lines
-from hyla.lab.figures.fig6 import EXPERIMENT
+from hyla.lab.experiments.language.fig6 import EXPERIMENT
 from hyla.lab.measuring import Measuring, NotAvailableError
-from hyla.lab.pages import write_all
+from hyla.lab.plan import reproduce
 from hyla.lab.registry import load
-from hyla.lab.report import Section, build
-from hyla.lab.results import Results, Tables
-from hyla.lab.setting import Setting
-from hyla.lab.store import Row
+from hyla.lab.report.pages import write_all
+from hyla.lab.report.sections import Section, build
+from hyla.results.runs import Row
+from hyla.results.setting import Setting
+from hyla.results.tables import Results, Tables
 
 IMPROVES = "Language modelling: HYLA improves over linear attention."
 CLOSE = "Language modelling: HYLA performs closely to softmax attention (nearer than to linear)."

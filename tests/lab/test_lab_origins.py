@@ -7,10 +7,10 @@ import pytest
 
 from hyla.cli import main
 from hyla.commands.exits import FAILURE
-from hyla.lab import origins
-from hyla.lab.csv_table import read_csv, write_csv
-from hyla.lab.origins import MissingOriginError, read_with_origins, write_with_origins
-from hyla.lab.store import ORIGIN, Row
+from hyla.results import origins
+from hyla.results.csv_table import read_csv, write_csv
+from hyla.results.origins import MissingOriginError, read_with_origins, write_with_origins
+from hyla.results.runs import ORIGIN, Row
 
 GPU = {"device": "NVIDIA H200", "torch": "2.11.0+cu130", "cuda": "13.0", "git_commit": "ab12-dirty"}
 CPU = {"device": "CPU (x86_64, 1 thread)", "torch": "2.13.0+cpu", "cuda": None, "git_commit": "cd"}

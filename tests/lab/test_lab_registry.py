@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hyla.lab.estimate import SPEEDS, in_words, seconds_for
 from hyla.lab.paper import TABLE_A1
+from hyla.lab.plan.estimate import SPEEDS, in_words, seconds_for
+from hyla.lab.plan.reproduce import Effort, methods_of, shares_of
 from hyla.lab.registry import BEYOND, NAMES, PAPER, load, load_all
-from hyla.lab.reproduce import Effort, methods_of, shares_of
-from hyla.lab.setting import Setting
+from hyla.results.setting import Setting
 from hyla.training import SCALES, config_from_tree, load_preset, merge
 
 RESULTS = Path(__file__).parents[2] / "results"

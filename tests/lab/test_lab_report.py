@@ -10,13 +10,13 @@ from stored_models import PAPER, write_models
 
 from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED
 from hyla.lab.grids import METHODS
-from hyla.lab.pages import write_all
+from hyla.lab.plan.sweep import Method
 from hyla.lab.registry import NAMES
-from hyla.lab.report import Section, build, missing
-from hyla.lab.results import MEMBER, Tables
-from hyla.lab.selection import Estimate
-from hyla.lab.setting import Setting
-from hyla.lab.sweep import Method
+from hyla.lab.report.pages import write_all
+from hyla.lab.report.sections import Section, build, missing
+from hyla.results.selection import Estimate
+from hyla.results.setting import Setting
+from hyla.results.tables import MEMBER, Tables
 from hyla.tasks import SravenConfig
 
 SHORT = Setting(scale="paper", shorten=4, precision="tf32")

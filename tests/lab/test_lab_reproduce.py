@@ -14,18 +14,18 @@ from stored_models import write_models
 
 from hyla.cli import main
 from hyla.commands.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
+from hyla.figures.drawing import Bars, Figure, Lines, Points
 from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
-from hyla.lab.csv_table import read_csv
-from hyla.lab.drawing import Bars, Figure, Lines, Points
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
+from hyla.lab.plan.reproduce import Effort, measure, methods_of, results_of
 from hyla.lab.registry import NAMES, load
-from hyla.lab.report import build
-from hyla.lab.reproduce import Effort, measure, methods_of, results_of
-from hyla.lab.results import Tables
-from hyla.lab.selection import Estimate
-from hyla.lab.setting import Setting
-from hyla.lab.store import Row
+from hyla.lab.report.sections import build
+from hyla.results.csv_table import read_csv
+from hyla.results.runs import Row
+from hyla.results.selection import Estimate
+from hyla.results.setting import Setting
+from hyla.results.tables import Tables
 from hyla.training.loop import run_name
 from hyla.training.run_directory import RunDirectory
 

@@ -8,12 +8,12 @@ import numpy as np
 import pandas
 import pytest
 
-from hyla.lab.compact import compact
-from hyla.lab.csv_table import read_csv, write_csv
-from hyla.lab.latent_measurements import _rows
-from hyla.lab.results import Cell, Tables, cells_of, method_key, stored_settings
-from hyla.lab.setting import Setting
-from hyla.lab.store import read_run
+from hyla.lab.experiments.shared.latent_measurements import _rows
+from hyla.results.compact import compact
+from hyla.results.csv_table import read_csv, write_csv
+from hyla.results.runs import read_run
+from hyla.results.setting import Setting
+from hyla.results.tables import Cell, Tables, cells_of, method_key, stored_settings
 from hyla.training import (
     Interrupted,
     TrainConfig,
@@ -75,7 +75,7 @@ def test_settings_at_their_defaults_have_no_part_in_the_key():
 def _hashed_names(config: TrainConfig) -> set[str]:
     changed = dataclasses.replace(config, model=dataclasses.replace(config.model, num_layers=2))
     assert method_key(changed) != method_key(config)
-    from hyla.lab.results import _without_defaults
+    from hyla.results.tables import _without_defaults
 
     return set(_without_defaults(config.model))
 

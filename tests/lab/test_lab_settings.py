@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from hyla.lab.setting import Setting
+from hyla.results.setting import Setting
 from hyla.training import config_from_tree, load_preset
 
 

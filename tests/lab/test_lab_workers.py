@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hyla.lab.store import read_runs
-from hyla.lab.sweep import Share, expand, plan
-from hyla.lab.workers import train_shares
+from hyla.lab.plan.sweep import Share, expand, plan
+from hyla.lab.plan.workers import train_shares
+from hyla.results.runs import read_runs
 from hyla.training import Interrupted
 
 _TREE = {

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from hyla.lab.latents import analyse_subjects, load_subjects, main
-from hyla.lab.store import load_model, untrained_like
 from hyla.latents import TABLES, record_codes
 from hyla.latents.results import read_accounts
+from hyla.results.runs import load_model, untrained_like
 from hyla.training import Member, Population, config_from_tree, load_preset, merge, train
 from hyla.training.checkpoint import CheckpointError
 from hyla.training.language import language_run_path, load_language_model, train_language

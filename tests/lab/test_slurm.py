@@ -12,7 +12,7 @@ from slurm_cluster import slurm_cluster, why_unavailable
 
 from hyla.cli import main
 from hyla.commands.exits import FAILURE
-from hyla.lab.store import StoredRun, read_runs
+from hyla.results.runs import StoredRun, read_runs
 
 _SWEEP = """
 task: fuzzy

@@ -10,10 +10,10 @@ import yaml
 
 from hyla.cli import main
 from hyla.commands.exits import TRY_AGAIN, USAGE
-from hyla.lab.selection import best_setting, estimate, setting_of
-from hyla.lab.store import curve_rows, final_rows, read_runs
-from hyla.lab.sweep import expand, plan
-from hyla.lab.table import write_table
+from hyla.lab.plan.sweep import expand, plan
+from hyla.results.runs import curve_rows, final_rows, read_runs
+from hyla.results.selection import best_setting, estimate, setting_of
+from hyla.results.sweep_table import write_table
 from hyla.training import Interrupted, train
 from hyla.training.loop import run_name
 from hyla.training.run_directory import RunDirectory

@@ -5,7 +5,7 @@ import torch
 
 from hyla.tasks import Sraven, SravenConfig
 from hyla.tasks.sraven import Solver, ambiguous_by_authors, ambiguous_by_definition, audit
-from hyla.tasks.sraven.heuristics import blind_guess, majority, rule_of_row_one
+from hyla.tasks.sraven.solver.heuristics import blind_guess, majority, rule_of_row_one
 
 MEANS = (
     "ambiguous_by_definition",

@@ -9,10 +9,10 @@ import torch
 from hyla.nn import TransformerConfig
 from hyla.tasks import Sraven, SravenConfig
 from hyla.tasks.sraven import Solver, ambiguous_by_authors, audit
+from hyla.tasks.sraven.faces.prompts import score_answer, to_answer, to_prompt
+from hyla.tasks.sraven.faces.rendering import draw_numbers, to_text
+from hyla.tasks.sraven.faces.shapes import draw_shapes
 from hyla.tasks.sraven.problem import Problems
-from hyla.tasks.sraven.prompts import score_answer, to_answer, to_prompt
-from hyla.tasks.sraven.rendering import draw_numbers, to_text
-from hyla.tasks.sraven.shapes import draw_shapes
 from hyla.training import config_from_tree, load_preset, merge
 from hyla.training.objectives import objective_of
 from hyla.training.population import Member, Population
@@ -198,7 +198,7 @@ def test_pictures_show_them():
 
 def test_exports_hold_them_and_no_labels(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    from hyla.tasks.sraven.export import ExportSettings, export
+    from hyla.tasks.sraven.faces.export import ExportSettings, export
 
     arguments = {"config": CONFIG, "splits": ("ood",), "instances": 30}
     with pytest.raises(ValueError, match="does not know distractors: export without"):

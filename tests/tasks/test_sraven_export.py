@@ -10,8 +10,8 @@ from pyarrow import parquet  # noqa: E402
 
 from hyla import __version__  # noqa: E402
 from hyla.tasks.sraven import Solver, Sraven, SravenConfig  # noqa: E402
-from hyla.tasks.sraven import export as export_module  # noqa: E402
-from hyla.tasks.sraven.export import ExportSettings, export  # noqa: E402
+from hyla.tasks.sraven.faces import export as export_module  # noqa: E402
+from hyla.tasks.sraven.faces.export import ExportSettings, export  # noqa: E402
 from hyla.tasks.sraven.generator import left_ambiguous  # noqa: E402
 from hyla.tasks.sraven.problem import Problems  # noqa: E402
 

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from hyla.tasks.sraven import RULES, Sraven, SravenConfig
+from hyla.tasks.sraven.faces.prompts import parse_answer, score_answer, to_answer, to_prompt
 from hyla.tasks.sraven.problem import Problems
-from hyla.tasks.sraven.prompts import parse_answer, score_answer, to_answer, to_prompt
 
 TARGET = (3, 1, 4, 2)
 

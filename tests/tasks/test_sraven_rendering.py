@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 import pytest
 
 from hyla.tasks.sraven import Sraven, SravenConfig
-from hyla.tasks.sraven.picture import Box, Label, Outline, Picture, mix
+from hyla.tasks.sraven.faces.picture import Box, Label, Outline, Picture, mix
+from hyla.tasks.sraven.faces.rendering import draw_numbers, to_text
+from hyla.tasks.sraven.faces.shapes import ATTRIBUTES, draw_shapes
 from hyla.tasks.sraven.problem import Problem, Problems
-from hyla.tasks.sraven.rendering import draw_numbers, to_text
-from hyla.tasks.sraven.shapes import ATTRIBUTES, draw_shapes
 
 CONFIGS = {
     "paper": SravenConfig(),

@@ -22,7 +22,7 @@ from hyla.tasks.sraven import (
     ambiguous_by_definition,
 )
 from hyla.tasks.sraven.conflicts import Conflicts
-from hyla.tasks.sraven.grouping import distinct, log_sum_groups
+from hyla.tasks.sraven.solver.grouping import distinct, log_sum_groups
 
 
 def config(**sizes):
@@ -335,7 +335,7 @@ def test_instances_with_many_readings_are_solved_a_few_at_a_time(monkeypatch):
         return extend(self, partial, pairs, position)
 
     monkeypatch.setattr(Solver, "_extend", counted)
-    monkeypatch.setattr("hyla.tasks.sraven.solver._MOST_EXTENSIONS", {"cpu": most})
+    monkeypatch.setattr("hyla.tasks.sraven.solver.exact._MOST_EXTENSIONS", {"cpu": most})
     for field, wanted in zip(Solver(task)(panels), expected, strict=True):
         assert torch.equal(field, wanted)
     assert 0 < max(looked_at) <= most

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from hyla.lab.store import curve_rows, read_run
 from hyla.nn import BranchScales, branch_scales
+from hyla.results.runs import curve_rows, read_run
 from hyla.training import Interrupted, Member, branches, train
 from hyla.training.branches import warning
 from hyla.training.cohort import Cohort

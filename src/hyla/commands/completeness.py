@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hyla.commands.exits import BusyError, UnfinishedError
-from hyla.lab.sweep import Share
+from hyla.lab.plan.sweep import Share
 
 
 def check_trained(shares: Sequence[Share], failures: Sequence[str], busy: Sequence[Share]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hyla.lab.origins import MissingOriginError
+from hyla.results.origins import MissingOriginError
 from hyla.training import Interrupted
 from hyla.training.checkpoint import CheckpointError
 from hyla.training.cohort import ModelTooLargeError

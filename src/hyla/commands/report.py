@@ -9,8 +9,8 @@ from rich.console import Console
 from hyla.commands.exits import UsageError, usage_errors
 from hyla.commands.options import check_writable
 from hyla.commands.output import console, table
-from hyla.lab.pages import write_all
-from hyla.lab.results import stored_settings
+from hyla.lab.report.pages import write_all
+from hyla.results.tables import stored_settings
 
 
 def report(

@@ -19,12 +19,11 @@ from hyla.commands.options import check_at_least_one, check_folders, check_writa
 from hyla.commands.output import console, table
 from hyla.commands.report import write_report
 from hyla.commands.slurm_jobs import check_launcher, train_on_slurm
-from hyla.lab.estimate import in_words, seconds_for
 from hyla.lab.experiment import Experiment
-from hyla.lab.launch import SlurmOptions
 from hyla.lab.measuring import NotAvailableError
-from hyla.lab.registry import load_all
-from hyla.lab.reproduce import (
+from hyla.lab.plan.estimate import in_words, seconds_for
+from hyla.lab.plan.launch import SlurmOptions
+from hyla.lab.plan.reproduce import (
     Effort,
     check_only,
     collect,
@@ -33,11 +32,12 @@ from hyla.lab.reproduce import (
     methods_of,
     shares_of,
 )
-from hyla.lab.results import Tables, method_key, stored_settings
-from hyla.lab.setting import Setting
-from hyla.lab.store import Row
-from hyla.lab.sweep import Share
-from hyla.lab.workers import Outcome, train_shares
+from hyla.lab.plan.sweep import Share
+from hyla.lab.plan.workers import Outcome, train_shares
+from hyla.lab.registry import load_all
+from hyla.results.runs import Row
+from hyla.results.setting import Setting
+from hyla.results.tables import Tables, method_key, stored_settings
 from hyla.training import Interrupted
 from hyla.training.loop import resolve_device
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from hyla.commands.exits import usage_errors
 from hyla.commands.options import check_max_seconds
 from hyla.commands.output import table
-from hyla.lab.launch import SlurmJobs, SlurmOptions, submit
-from hyla.lab.sweep import Share
+from hyla.lab.plan.launch import SlurmJobs, SlurmOptions, submit
+from hyla.lab.plan.sweep import Share
 from hyla.training.checkpoint import newest_step
 
 

@@ -15,17 +15,17 @@ from hyla.commands.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.options import check_at_least_one, check_folders, check_writable
 from hyla.commands.output import HEADINGS, console, table
 from hyla.commands.slurm_jobs import check_launcher, train_on_slurm
-from hyla.lab.launch import SlurmOptions, train_locally
-from hyla.lab.selection import (
+from hyla.lab.plan.launch import SlurmOptions, train_locally
+from hyla.lab.plan.sweep import Method, Share, finished_rows, plan, read_sweep
+from hyla.results.runs import Row
+from hyla.results.selection import (
     HYPERPARAMETERS,
     best_setting,
     estimate,
     setting_of,
     validation_metric,
 )
-from hyla.lab.store import Row
-from hyla.lab.sweep import Method, Share, finished_rows, plan, read_sweep
-from hyla.lab.table import write_table
+from hyla.results.sweep_table import write_table
 from hyla.training.loop import resolve_device
 from hyla.training.objectives import objective_of
 

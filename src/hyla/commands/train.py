@@ -25,7 +25,7 @@ from hyla.commands.options import (
 )
 from hyla.commands.output import HEADINGS, console, score, table
 from hyla.commands.tracking import open_sinks
-from hyla.lab.selection import validation_metric
+from hyla.results.selection import validation_metric
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge
 from hyla.training import train as train_population
 from hyla.training.checkpoint import newest_step

@@ -16,10 +16,10 @@ from hyla._errors import nearest
 from hyla.explorer import labels, schemas
 from hyla.explorer.packed import Description, read_description, read_weights, shipped_models
 from hyla.explorer.refusals import NotThereError, RefusedError
-from hyla.lab.store import flat_settings, load_model, read_run
 from hyla.latents import Study, study_of
 from hyla.latents.pairs import resolve_pairs
 from hyla.nn import Transformer
+from hyla.results.runs import flat_settings, load_model, read_run
 from hyla.tasks import FuzzyLogic, Sraven
 from hyla.training import TrainConfig
 from hyla.training.checkpoint import CheckpointError

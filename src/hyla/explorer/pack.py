@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from hyla.explorer.packed import Description, shipped_folder, write_packed
-from hyla.lab.store import StoredRun, load_model, read_run, read_runs, shared_settings
 from hyla.nn import Transformer
+from hyla.results.runs import StoredRun, load_model, read_run, read_runs, shared_settings
 from hyla.tasks import Batch, Task
 from hyla.training.checkpoint import CheckpointError
 from hyla.training.objectives import objective_of

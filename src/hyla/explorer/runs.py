@@ -13,7 +13,7 @@ from hyla.explorer import schemas
 from hyla.explorer.curves import mean_of, series_of
 from hyla.explorer.memo import Memo
 from hyla.explorer.refusals import NotThereError, RefusedError
-from hyla.lab.store import StoredRun, origin_of, read_run
+from hyla.results.runs import StoredRun, origin_of, read_run
 from hyla.training.run_directory import RunDirectoryError, newest_metrics
 
 _READ = ("config.json", "finished.json", "provenance.json", "metrics.jsonl")

@@ -16,8 +16,8 @@ from typing import Any
 from hyla._errors import check_positive, install_command, nearest
 from hyla.tasks.randomness import MAX_INSTANCES
 from hyla.tasks.sraven import PAPER_RULES, Sraven, SravenConfig
+from hyla.tasks.sraven.faces.prompts import parse_answer, score_answer, to_answer, to_prompt
 from hyla.tasks.sraven.problem import Problems
-from hyla.tasks.sraven.prompts import parse_answer, score_answer, to_answer, to_prompt
 
 try:
     from reasoning_gym.factory import (  # pyright: ignore[reportMissingImports]

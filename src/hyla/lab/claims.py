@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hyla.lab.selection import Estimate
+from hyla.results.selection import Estimate
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
 STATUSES = (REPRODUCED, PARTLY, NOT)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hyla.figures.drawing import Figure, Table
 from hyla.lab.claims import Verdict
-from hyla.lab.drawing import Figure, Table
 from hyla.lab.measuring import Measurement
-from hyla.lab.results import Results
+from hyla.results.tables import Results
 
 
 def _no_sweeps(scale: str) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ class Experiment:
     shows: str
     """What the reader is to see in it, in the paper's words or ours."""
     sweeps: Callable[[str], Sequence[dict[str, Any]]] = _no_sweeps
-    """The runs it needs at a scale, as trees of `hyla.lab.sweep`, without `members.*`."""
+    """The runs it needs at a scale, as trees of `hyla.lab.plan.sweep`, without `members.*`."""
     measurement: Measurement | None = None
     """What is measured on trained models, or without any, beside their scores."""
     figure: Callable[[Results], Figure | None] = lambda results: None

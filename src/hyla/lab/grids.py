@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hyla.lab.selection import HYPERPARAMETERS
+from hyla.results.selection import HYPERPARAMETERS
 from hyla.training import load_preset, merge
 
 METHODS = ("hyla", "softmax", "linear")

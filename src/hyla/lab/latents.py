@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hyla._errors import check_positive, nearest
-from hyla.lab.store import load_model, read_run, untrained_like
 from hyla.latents._optional import required
 from hyla.latents.analysis import TABLES, Analysis
 from hyla.latents.page import write_page
@@ -29,6 +28,7 @@ from hyla.latents.report import write_figures
 from hyla.latents.results import ACCOUNT, add_account, add_rows, read_accounts, read_rows
 from hyla.latents.studies import Study, study_of
 from hyla.nn import Transformer
+from hyla.results.runs import load_model, read_run, untrained_like
 from hyla.training import TrainConfig
 from hyla.training.loop import resolve_device
 from hyla.training.run_directory import RunDirectoryError

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from hyla.lab.results import MEMBER, Cell
-from hyla.lab.setting import Setting
-from hyla.lab.store import Row, load_model, read_run
 from hyla.nn import Transformer
+from hyla.results.runs import Row, load_model, read_run
+from hyla.results.setting import Setting
+from hyla.results.tables import MEMBER, Cell
 
 
 class NotAvailableError(Exception):

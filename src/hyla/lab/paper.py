@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hyla.lab.selection import Estimate
+from hyla.results.selection import Estimate
 
 # Table A1, in percent: OOD R² on fuzzy logic (length 32, 70 % held out), OOD accuracy on SRAVEN
 # (4 layers, 20 M instances), with standard errors over 3 seeds; by (attention, feed-forward).

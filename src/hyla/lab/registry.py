@@ -6,22 +6,31 @@ from collections.abc import Iterable
 from hyla._errors import nearest
 from hyla.lab.experiment import Experiment
 
-PAPER = (
-    *("fig2b", "fig2c", "fig2d", "fig3", "fig4a", "fig4b"),
-    *("fig5a", "fig5b", "fig5c", "fig5d", "fig5e", "fig5f", "fig6"),
-    *("figA2", "figA3", "figA4", "figA5", "figA6", "figA7", "figA8", "figA9"),
-    *("tableA1", "tableA2", "tableA3"),
-)
-BEYOND = ("scale", "equalscale", "phi", "sigma", "capacity", "dropout", "unambiguous", "codeswap")
+_ROOMS = {
+    "fuzzy_logic": ("fig2b", "fig2c", "fig2d", "figA2", "figA3"),
+    "sraven": (
+        *("fig3", "fig4a", "fig4b", "fig5a", "fig5b", "fig5c", "fig5d", "fig5e", "fig5f"),
+        *("figA4", "figA5", "figA6", "figA7", "figA8", "figA9"),
+    ),
+    "language": ("fig6",),
+    "tables": ("tableA1", "tableA2", "tableA3"),
+    "beyond": (
+        *("scale", "equalscale", "phi", "sigma", "capacity", "dropout", "unambiguous", "codeswap"),
+    ),
+}
+BEYOND = _ROOMS["beyond"]
+PAPER = tuple(
+    sorted(name for room, names in _ROOMS.items() if room != "beyond" for name in names)
+)  # fig2b ... fig6, figA2 ... figA9, tableA1 ...: the order of the paper
 NAMES = (*PAPER, *BEYOND)
 
 
 def load(name: str) -> Experiment:
     """Return the experiment; `table-a1` and `FIG5C` are understood too."""
     wanted = name.replace("-", "").replace("_", "").lower()
-    for known in NAMES:
-        if known.lower() == wanted:
-            return importlib.import_module(f"hyla.lab.figures.{wanted}").EXPERIMENT
+    for room, names in _ROOMS.items():
+        if wanted in map(str.lower, names):
+            return importlib.import_module(f"hyla.lab.experiments.{room}.{wanted}").EXPERIMENT
     raise ValueError(
         f"{name!r} is not a figure or table here{nearest(name, NAMES)}; choose from "
         f"{' '.join(NAMES)}, or all"

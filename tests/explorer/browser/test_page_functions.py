@@ -13,7 +13,7 @@ from hyla.explorer.gallery import Gallery, open_gallery
 from hyla.explorer.runs import RunStore
 from hyla.explorer.security import Access
 from hyla.explorer.server import serving
-from hyla.lab.drawing import METHOD_COLOURS
+from hyla.figures.drawing import METHOD_COLOURS
 
 
 def target(page: Page) -> float:

@@ -6,7 +6,7 @@ import pytest
 from page_watch import Visit
 from playwright.sync_api import Locator, Page, expect
 
-from hyla.lab.drawing import METHOD_COLOURS
+from hyla.figures.drawing import METHOD_COLOURS
 
 PUZZLE = {"model": "sraven-hyla", "seed": 11, "split": "held-out", "permuted": "false"}
 

@@ -57,8 +57,8 @@ class Formula:
 
 @cache
 def read_sources(*names: str) -> str:
-    """Return sources of this package, one after the other."""
-    folder = resources.files("hyla.attention.kernels")
+    """Return CUDA sources, one after the other."""
+    folder = resources.files("hyla.attention.kernels") / "cuda"
     return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 

@@ -50,8 +50,8 @@ def export(
         auto takes the GPU if there is one.
     """
     try:
-        from hyla.tasks.sraven.export import ExportSettings, check_destination
-        from hyla.tasks.sraven.export import export as write_dataset
+        from hyla.tasks.sraven.faces.export import ExportSettings, check_destination
+        from hyla.tasks.sraven.faces.export import export as write_dataset
     except ImportError as error:
         raise UsageError(str(error)) from error
     with usage_errors():

@@ -10,10 +10,10 @@ from rich.console import Console
 from hyla.commands.exits import usage_errors, write_errors
 from hyla.commands.output import console, table
 from hyla.commands.sraven.task import TaskSettings, task_config
+from hyla.tasks.sraven.faces.rendering import draw_numbers, to_text
+from hyla.tasks.sraven.faces.shapes import draw_shapes
 from hyla.tasks.sraven.problem import Problem, Problems
-from hyla.tasks.sraven.rendering import draw_numbers, to_text
-from hyla.tasks.sraven.shapes import draw_shapes
-from hyla.tasks.sraven.solver import Reading, Solver
+from hyla.tasks.sraven.solver.exact import Reading, Solver
 
 _MOST_ROWS = 20
 _UNPERMUTED = {"test": "test_unpermuted", "ood": "ood_unpermuted"}

@@ -1,7 +1,5 @@
 """SRAVEN, the symbolic Raven task: its rules, its sampler, its size and its exact solver."""
 
-from hyla.tasks.sraven.ambiguity import ambiguous_by_authors, ambiguous_by_definition
-from hyla.tasks.sraven.audit import audit
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.counts import (
     num_correspondences,
@@ -11,7 +9,6 @@ from hyla.tasks.sraven.counts import (
     num_tasks_in_paper,
 )
 from hyla.tasks.sraven.generator import Instances, Sraven, SravenSampler, encode
-from hyla.tasks.sraven.readings import Reading, Thread
 from hyla.tasks.sraven.rules import (
     PAPER_RULES,
     RULES,
@@ -21,7 +18,10 @@ from hyla.tasks.sraven.rules import (
     Rule,
     rule,
 )
-from hyla.tasks.sraven.solver import Answer, Solution, Solver
+from hyla.tasks.sraven.solver.ambiguity import ambiguous_by_authors, ambiguous_by_definition
+from hyla.tasks.sraven.solver.audit import audit
+from hyla.tasks.sraven.solver.exact import Answer, Solution, Solver
+from hyla.tasks.sraven.solver.readings import Reading, Thread
 
 __all__ = [
     "PAPER_RULES",

@@ -1,4 +1,4 @@
-// Panels as shapes or as numbers, drawn as the package draws them (hyla.tasks.sraven.shapes and
+// Panels as shapes or as numbers, drawn as the package draws them (hyla.tasks.sraven.faces.shapes and
 // .rendering): position 1 of a panel is a shape, 2 how many, 3 their shade, 4 where their hands point.
 
 import { svg } from "./dom.js";

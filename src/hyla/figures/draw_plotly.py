@@ -1,0 +1,220 @@
+"""Figures as interactive parts of a page."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from hyla.figures.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points, shared_scales
+
+_PAGE_PIXELS = 1100
+"""Width of the report's page, without margins."""
+_SCALE_PIXELS = 75
+"""What a scale of colours takes beside a panel."""
+_LEVEL_COLOUR = "#666666"
+
+
+def figure_html(figure: Figure) -> str:
+    """Return the figure as a piece of HTML; the page has to hold plotly's script once.
+
+    It is as wide as what it is put into, but not so narrow that titles touch.
+    """
+    from plotly.subplots import make_subplots
+
+    rows, columns = len(figure.panels), max(len(row) for row in figure.panels)
+    titles = [
+        row[i].title.replace("\n", "<br>") if i < len(row) else ""
+        for row in figure.panels
+        for i in range(columns)
+    ]
+    panels = [panel for row in figure.panels for panel in row]
+    width, height, beside, below = map(max, zip(*map(_size, panels), strict=True))
+    if _has_scale_inside(figure):
+        beside += _SCALE_PIXELS
+    # Points are too small to tell their colours apart; lines as they are show their dashes.
+    keys = "constant" if any(isinstance(panel, Points) for panel in panels) else "trace"
+    canvas = make_subplots(
+        rows=rows,
+        cols=columns,
+        subplot_titles=titles,
+        horizontal_spacing=beside / _PAGE_PIXELS,
+        vertical_spacing=below / (rows * (height + below) - below),
+    )
+    shown: set[str] = set()
+    scales = (f"coloraxis{number}" for number in itertools.count(2))  # the first has no number
+    for i, row in enumerate(figure.panels, start=1):
+        for j, panel in enumerate(row, start=1):
+            _draw(panel, canvas, {"row": i, "col": j}, shown)
+        for (label, places), scale in zip(shared_scales(row), scales, strict=False):
+            _draw_scale(label, [(row[j], {"row": i, "col": j + 1}) for j in places], scale, canvas)
+    canvas.update_layout(
+        template="plotly_white",
+        height=rows * (height + below) + 50,
+        margin={"l": 60, "r": 20, "t": 50, "b": below},
+        font={"size": 12},
+        legend={"tracegroupgap": 0, "itemsizing": keys},
+    )
+    if any(map(shared_scales, figure.panels)):
+        canvas.update_layout(legend_x=1 + _SCALE_PIXELS / _PAGE_PIXELS)  # right of the scales
+    canvas.update_annotations(font_size=12)
+    drawn = canvas.to_html(full_html=False, include_plotlyjs=False)
+    return f"<div style='min-width: {min(columns * width, _PAGE_PIXELS)}px'>{drawn}</div>"
+
+
+def plotly_script() -> str:
+    """Return plotly itself, to be put into the page: a page that asks a network for it breaks."""
+    from plotly.offline import get_plotlyjs
+
+    return f"<script>{get_plotlyjs()}</script>"
+
+
+def _has_scale_inside(figure: Figure) -> bool:
+    """Whether a scale of colours stands between two panels, rather than right of all."""
+    return any(
+        places[-1] < len(row) - 1 for row in figure.panels for _, places in shared_scales(row)
+    )
+
+
+def _size(panel: Panel) -> tuple[int, int, int, int]:
+    """Return the least width of a panel with all around it, and its height in pixels without.
+
+    Then what its axes and the next title take: beside and below it.
+    """
+    match panel:
+        case Points():
+            return 180, 220, 15, 50
+        case Heatmap():
+            beside = 20 + 7 * max(map(len, panel.rows))
+            return 200 + beside, max(250, 18 * panel.named_rows), beside, 110
+        case _:
+            return 320, 250, 70, 110
+
+
+def _draw(panel: Panel, canvas: Any, place: dict[str, int], shown: set[str]) -> None:
+    match panel:
+        case Lines():
+            _draw_series(panel, canvas, place, shown)
+            canvas.update_xaxes(title_text=panel.x_label, **_ticks(panel), **place)
+        case Bars():
+            _draw_series(panel, canvas, place, shown)
+        case Points():
+            _draw_points(panel, canvas, place, shown)
+        case Heatmap():
+            _draw_heatmap(panel, canvas, place)
+
+
+def _ticks(panel: Lines) -> dict[str, Any]:
+    """Put ticks where something was measured; layers are names, though they look like numbers."""
+    if panel.named:
+        return {"type": "category"}
+    return {"tickvals": list(panel.x)} if panel.ticked else {}
+
+
+def _draw_series(panel: Lines | Bars, canvas: Any, place: dict[str, int], shown: set[str]) -> None:
+    from plotly import graph_objects
+
+    for one in panel.series:
+        shared: dict[str, Any] = {
+            "x": list(panel.x),
+            "y": list(one.y),
+            "name": one.name,
+            "legendgroup": one.name,
+            "showlegend": one.name not in shown,
+        }
+        shown.add(one.name)
+        if one.errors:
+            shared["error_y"] = {"type": "data", "array": list(one.errors)}
+        if isinstance(panel, Bars):
+            trace = graph_objects.Bar(marker={"color": one.colour}, **shared)
+        else:
+            line = {"color": one.colour, "dash": "dash" if one.dashed else "solid"}
+            trace = graph_objects.Scatter(mode="lines+markers", line=line, **shared)
+        canvas.add_trace(trace, **place)
+    canvas.update_yaxes(title_text=panel.y_label, **place)
+    if panel.y_range is not None:
+        values = [y for one in panel.series for y in one.y if y == y]
+        low, high = min([panel.y_range[0], *values]), max([panel.y_range[1], *values])
+        canvas.update_yaxes(range=[low, high * 1.02], **place)
+    _draw_levels(panel.levels, canvas, place)
+
+
+def _draw_levels(levels: Sequence[Level], canvas: Any, place: dict[str, int]) -> None:
+    for level in levels:
+        canvas.add_hline(
+            y=level.y,
+            line={"color": _LEVEL_COLOUR, "dash": "dot", "width": 1},
+            annotation={"text": level.name, "font": {"size": 10}},
+            **place,
+        )
+
+
+def _draw_points(panel: Points, canvas: Any, place: dict[str, int], shown: set[str]) -> None:
+    from plotly import graph_objects
+
+    def cloud(which: Sequence[int], **options: Any) -> Any:
+        xs, ys = [panel.x[j] for j in which], [panel.y[j] for j in which]
+        return graph_objects.Scatter(x=xs, y=ys, mode="markers", **options)
+
+    if panel.class_colours:
+        for name, colour in panel.class_colours.items():
+            own = [j for j, value in enumerate(panel.values) if value == name]
+            if not own:
+                continue  # a trace of nothing would not be in the legend, and keep others out
+            marker = {"size": 4, "color": colour}
+            options = {"legendgroup": name, "showlegend": name not in shown}
+            shown.add(name)
+            canvas.add_trace(cloud(own, name=name, marker=marker, **options), **place)
+    else:
+        marker = {"size": 4, "color": list(panel.values)}
+        hover = f"{panel.label} %{{marker.color:.3~g}}<extra></extra>"
+        everything = range(len(panel.x))
+        canvas.add_trace(
+            cloud(everything, marker=marker, showlegend=False, hovertemplate=hover), **place
+        )
+    canvas.update_xaxes(showticklabels=False, **place)
+    canvas.update_yaxes(showticklabels=False, **place)
+
+
+def _draw_heatmap(panel: Heatmap, canvas: Any, place: dict[str, int]) -> None:
+    from plotly import graph_objects
+
+    canvas.add_trace(
+        graph_objects.Heatmap(
+            z=[list(row) for row in panel.values],
+            x=list(panel.columns),
+            texttemplate=f"%{{z:{panel.number_format}}}" if panel.numbered else None,
+            textfont={"size": 10},
+            hovertemplate=f"%{{y}}, %{{x}}: {panel.label} %{{z:.3~g}}<extra></extra>",
+        ),
+        **place,
+    )
+    # By number: plotly would lay rows of the same name, such as none, on each other.
+    named = [i for i, name in enumerate(panel.rows) if name]
+    names = [panel.rows[i] for i in named]
+    canvas.update_yaxes(autorange="reversed", tickvals=named, ticktext=names, **place)
+    # Columns that look like numbers are names, too. Where there is room for all, all are shown.
+    canvas.update_xaxes(type="category", dtick=1 if panel.numbered else None, **place)
+
+
+def _draw_scale(
+    label: str, sharing: Sequence[tuple[Panel, dict[str, int]]], name: str, canvas: Any
+) -> None:
+    """Say which colour is which number, to the right of the last panel that it is for."""
+    for panel, place in sharing:
+        key = "coloraxis" if isinstance(panel, Heatmap) else "marker.coloraxis"
+        canvas.update_traces({key: name}, **place)
+    panel, place = sharing[-1]
+    assert isinstance(panel, Heatmap | Points)
+    low, high = panel.value_range or (None, None)
+    subplot = canvas.get_subplot(**place)
+    bottom, top = subplot.yaxis.domain
+    bar = {
+        "title": {"text": label, "side": "right"},
+        "thickness": 10,
+        "x": subplot.xaxis.domain[1],
+        "xpad": 5,
+        "y": (bottom + top) / 2,
+        "len": top - bottom,
+        "ypad": 0,
+    }
+    scale = {"colorscale": "Viridis", "cmin": low, "cmax": high, "colorbar": bar}
+    canvas.update_layout({name: scale})

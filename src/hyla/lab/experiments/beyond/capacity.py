@@ -1,0 +1,171 @@
+"""Beyond the paper: is HYLA better at composing, or merely larger? A reviewer asked."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hyla.figures.drawing import Figure, Lines
+from hyla.lab.claims import (
+    NOT,
+    PARTLY,
+    REPRODUCED,
+    Verdict,
+    ahead,
+    by_error,
+    error_of,
+    percent,
+    standing,
+)
+from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.shared.panels import label_of, lines_by_method
+from hyla.lab.experiments.shared.variants import TASKS, variant_table
+from hyla.lab.grids import METHODS, sweep
+from hyla.nn import Transformer, TransformerConfig
+from hyla.results.tables import Cell, Results
+from hyla.training import load_preset
+
+
+def _sweeps(scale: str) -> list[dict[str, Any]]:
+    return [
+        sweep(task, scale, grid={"model.attention": METHODS}, model=changes)
+        for task in TASKS
+        for changes in _sizes(load_preset(task, scale)["model"])
+    ]
+
+
+def _sizes(model: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return the task's own model, a smaller one, and larger ones: in the MLP, and in depth."""
+    return [
+        {},
+        {"embed_dim": model["embed_dim"] // 2, "mlp_dim": model["mlp_dim"] // 2},
+        {"mlp_dim": 2 * model["mlp_dim"]},
+        {"num_layers": 2 * model["num_layers"]},
+    ]
+
+
+@functools.cache
+def parameters(model: TransformerConfig) -> int:
+    """Return the number of a model's parameters."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in Transformer(model).parameters())
+
+
+def _name(cell: Cell) -> str:
+    return f"{label_of(cell.config.model.attention)}: {_shape_name(cell)}"
+
+
+def _shape_name(cell: Cell) -> str:
+    layers, width, mlp = _shape(cell)
+    return f"{layers} layers, {width} wide, MLP {mlp}"
+
+
+def _shape(cell: Cell) -> tuple[int, int, int]:
+    model = cell.config.model
+    return model.num_layers, model.embed_dim, model.mlp_dim
+
+
+def _figure(results: Results) -> Figure | None:
+    rows = []
+    for task, (title, score) in TASKS.items():
+        cells = [cell for cell in results.cells if cell.config.task_name == task]
+        if cells:
+            rows.append(
+                [
+                    _over_parameters(cells, "ood/*", f"{title}: unseen compositions", score),
+                    _over_parameters(cells, "train/loss", f"{title}: training loss", "loss"),
+                ]
+            )
+    return Figure(panels=rows) if rows else None
+
+
+def _over_parameters(cells: Sequence[Cell], metric: str, title: str, y_label: str) -> Lines:
+    return lines_by_method(
+        cells,
+        x=lambda cell: _size(cell) / 1000,
+        metric=metric,
+        title=title,
+        x_label="parameters (thousands)",
+        y_label=y_label,
+    )
+
+
+def _size(cell: Cell) -> int:
+    return parameters(cell.config.model)
+
+
+def _verdicts(results: Results) -> list[Verdict]:
+    found: list[Verdict] = []
+    for task, (title, _) in TASKS.items():
+        cells = [cell for cell in results.cells if cell.config.task_name == task]
+        hylas = [c for c in cells if c.config.model.attention == "hyla" and c.ood is not None]
+        others = [c for c in cells if c.config.model.attention != "hyla" and c.ood is not None]
+        sizes = len(_sizes(load_preset(task, results.setting.scale)["model"]))
+        if len(hylas) + len(others) == sizes * len(METHODS):
+            found.append(_against_larger(title, hylas, others))
+        for hyla in hylas:
+            same = [cell for cell in others if _shape(cell) == _shape(hyla)]
+            if len(same) == len(METHODS) - 1:
+                found += [*_generalisation(title, hyla, same), *_fit(title, hyla, same)]
+    return found
+
+
+def _against_larger(title: str, hylas: Sequence[Cell], others: Sequence[Cell]) -> Verdict:
+    """Compare the smallest HYLA with the best of the others that are larger."""
+    small = min(hylas, key=_size)
+    larger = [cell for cell in others if _size(cell) > _size(small)]
+    best = max(larger, key=lambda cell: standing(cell.ood))
+    assert small.ood is not None
+    assert best.ood is not None
+    lead = small.ood.mean - best.ood.mean
+    status = by_error(lead, error_of(small.ood, best.ood))
+    number = (
+        f"HYLA with {_size(small):,} parameters {percent(small.ood)}; best of the larger ones, "
+        f"{_name(best)} with {_size(best):,}, {percent(best.ood)}"
+    )
+    claim = f"{title}: HYLA's lead is not capacity: a small HYLA beats larger softmax and linear."
+    return Verdict(claim=claim, status=status, number=number)
+
+
+def _generalisation(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Verdict]:
+    """Compare models of equal size on unseen compositions."""
+    return ahead(
+        f"{title}: at equal size HYLA generalises better ({_shape_name(hyla)}).",
+        ("HYLA", hyla.ood),
+        {str(cell.config.model.attention): cell.ood for cell in same},
+    )
+
+
+def _fit(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Verdict]:
+    """Compare how well models of equal size fit the training compositions."""
+    if any(cell.seen is None for cell in (hyla, *same)):
+        return []
+    best = max(same, key=lambda cell: standing(cell.seen))
+    assert hyla.seen is not None
+    assert best.seen is not None
+    lead = hyla.seen.mean - best.seen.mean
+    error = error_of(hyla.seen, best.seen)
+    return [
+        Verdict(
+            claim=f"{title}: at equal size HYLA does not fit training compositions better "
+            f"({_shape_name(hyla)}).",
+            status=REPRODUCED if lead <= 0 else PARTLY if lead <= error else NOT,
+            number=f"seen compositions: HYLA {percent(hyla.seen)}, "
+            f"{best.config.model.attention} {percent(best.seen)}",
+        )
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="capacity",
+    title="Beyond the paper: capacity or composition?",
+    shows="Training loss and generalisation of models of several sizes. HYLA has as many "
+    "parameters as softmax and linear attention of the same shape.",
+    sweeps=_sweeps,
+    figure=_figure,
+    table=lambda results: variant_table(
+        results, _name, parameters=lambda cell: f"{parameters(cell.config.model):,}"
+    ),
+    verdicts=_verdicts,
+)

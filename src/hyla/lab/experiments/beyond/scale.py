@@ -1,0 +1,175 @@
+"""Beyond the paper: the scale of the attention branch, and HYLA beside softmax once mended."""
+
+import itertools
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from hyla.figures.drawing import PALETTE, Figure, Lines, Series
+from hyla.lab.claims import Verdict, ahead
+from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.shared.panels import label_of
+from hyla.lab.experiments.shared.variants import TASKS, variant_table
+from hyla.lab.grids import sweep
+from hyla.lab.measuring import Measurement, Measuring
+from hyla.lab.plan.sweep import expand
+from hyla.results.runs import Row, curve_rows, origin_of, read_runs, shared_settings
+from hyla.results.selection import setting_of
+from hyla.results.tables import MEMBER, Cell, Results
+
+_AS_PRINTED = ("hyla", "softmax", "linear", "hyla_minus_rmshead")
+_MENDED = (
+    "hyla.plain32",
+    "hyla.expected2",
+    "hyla.rms4",
+    "hyla_minus_rmshead.plain16",
+    "hyla_minus_rmshead.rms4",
+    "hyla_residual_minus_rmshead.rms4",
+    "hyla_residual_minus_rmshead_plus_softmax.rms4",
+)
+# The same treatment for what HYLA is compared with.
+_RIVALS = ("softmax.rms4", "linear.rms4")
+
+
+def _sweeps(scale: str) -> list[dict[str, Any]]:
+    names = (*_AS_PRINTED, *_MENDED, *_RIVALS)
+    if scale == "smoke":
+        names = ("hyla", "hyla.expected2", _MENDED[-1], "softmax", "softmax.rms4")
+    return [sweep(task, scale, grid={"model.attention": names}) for task in TASKS]
+
+
+def _score(task: str) -> str:
+    return {"fuzzy": "ood/r2", "sraven": "ood/accuracy"}[task]
+
+
+# --- learning curves -------------------------------------------------------------------------
+
+
+def _measure(measuring: Measuring) -> list[Row]:
+    """Return the evaluations of all these runs that are here: a plateau shows before the end."""
+    configs = (
+        method.config for tree in _sweeps(measuring.setting.scale) for method in expand(tree)
+    )
+    wanted = {shared_settings(measuring.setting.apply(config).to_tree()) for config in configs}
+    rows = []
+    for run in read_runs(measuring.root):
+        if shared_settings(run.config) not in wanted:
+            continue
+        task, attention = run.config["task_name"], run.config["model"]["attention"]
+        known = {"task_name": task, "attention": attention, "steps": run.config["steps"]}
+        for row in curve_rows(run):
+            score = row.get(_score(task))
+            if score is not None:
+                at = {name: row[name] for name in ("run", *MEMBER, "step")}
+                rows.append({**known, **at, "score": score, **origin_of(run)})
+    return rows
+
+
+_Curves = Mapping[str, Mapping[int, Mapping[int, float]]]
+"""Scores by attention, seed and step."""
+
+
+def _curves(results: Results, task: str) -> _Curves:
+    """Return the curves of finished models, and of those that were measured on the way."""
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    for cell in results.cells:
+        if cell.config.task_name == task:
+            seeds = found.setdefault(str(cell.config.model.attention), {})
+            for row in cell.curves:
+                picked = setting_of(row) == setting_of(cell.picked[0])
+                if picked and row.get(_score(task)) is not None:
+                    seeds.setdefault(row["seed"], {})[row["step"]] = row[_score(task)]
+    rows = [r for r in results.rows if r["task_name"] == task and r["attention"] not in found]
+    for row in rows:
+        first = next(r for r in rows if r["attention"] == row["attention"])
+        if setting_of(row) == setting_of(first):  # nothing is picked before the end
+            seeds = found.setdefault(row["attention"], {})
+            seeds.setdefault(row["seed"], {})[row["step"]] = row["score"]
+    return found
+
+
+def _panel(task: str, curves: _Curves, colours: Mapping[str, str]) -> Lines:
+    """Return mean and worst seed over the steps."""
+    steps = sorted({step for seeds in curves.values() for own in seeds.values() for step in own})
+    series = []
+    for name, seeds in curves.items():
+        for label, choose in (("mean", statistics.fmean), ("worst seed", min)):
+            y = []
+            for step in steps:
+                scores = [own[step] for own in seeds.values() if step in own]
+                y.append(choose(scores) if len(scores) == len(seeds) else float("nan"))
+            series.append(
+                Series(
+                    name=f"{label_of(name)}, {label} of {len(seeds)}",
+                    y=y,
+                    colour=colours[name],
+                    dashed=label != "mean",
+                )
+            )
+    title, score = TASKS[task]
+    return Lines(
+        title=title,
+        x_label="steps",
+        y_label=f"OOD {score}",
+        x=steps,
+        series=series,
+        y_range=(0, 1),
+    )
+
+
+def _figure(results: Results) -> Figure | None:
+    several_seeds = {
+        task: {name: seeds for name, seeds in _curves(results, task).items() if len(seeds) > 1}
+        for task in TASKS
+    }
+    names = dict.fromkeys(name for curves in several_seeds.values() for name in curves)
+    colours = dict(zip(names, itertools.cycle(PALETTE), strict=False))
+    panels = [_panel(task, curves, colours) for task, curves in several_seeds.items() if curves]
+    note = "Unseen compositions during training; of runs that are not finished, as far as they got."
+    return Figure(panels=[[panel] for panel in panels], note=note) if panels else None
+
+
+# --- what is said ----------------------------------------------------------------------------
+
+
+def _name(cell: Cell) -> str:
+    return label_of(cell.config.model.attention)
+
+
+def _each_seed(cell: Cell) -> str:
+    by_seed = sorted(cell.picked, key=lambda row: row["seed"])
+    scores = [row.get(_score(cell.config.task_name)) for row in by_seed]
+    return ", ".join(f"{100 * score:.1f}" for score in scores if score is not None)
+
+
+def _verdicts(results: Results) -> list[Verdict]:
+    found = []
+    for task, (title, _) in TASKS.items():
+        ood = {
+            name: results.ood(task_name=task, model__attention=name)
+            for name in (*_MENDED, "hyla", "softmax", "softmax.rms4")
+        }
+        for name in _MENDED:
+            for rival in ("softmax", "softmax.rms4", "hyla"):
+                found += ahead(
+                    f"{title}: {label_of(name)} generalises better than {label_of(rival)}.",
+                    (label_of(name), ood[name]),
+                    {label_of(rival): ood[rival]},
+                )
+    return found
+
+
+EXPERIMENT = Experiment(
+    name="scale",
+    title="Beyond the paper: the scale of the attention branch",
+    shows="Nothing divides HYLA's sum over the keys by their number: at the start its branch is a "
+    "hundred times the residual stream that it joins. Here the output is scaled or normalised "
+    "before the output projection, in HYLA and in what it is compared with.",
+    sweeps=_sweeps,
+    measurement=Measurement(
+        name="scale", measure=_measure, key=("task_name", "attention", *MEMBER, "step")
+    ),
+    figure=_figure,
+    table=lambda results: variant_table(results, _name, each_seed=_each_seed),
+    verdicts=_verdicts,
+)

@@ -1,0 +1,38 @@
+"""Figure 2D: codes of the query token in the plane."""
+
+from hyla.figures.drawing import Figure
+from hyla.lab.claims import Verdict
+from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.shared.clusters import operation_explains_more
+from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
+from hyla.lab.experiments.shared.latent_panels import READINGS, figure_of_codes
+from hyla.results.tables import Results
+
+
+def _figure(results: Results) -> Figure | None:
+    colours = {"target": "target value", "term 1": "first term"}
+    return figure_of_codes(results, colours, all_layers=False)
+
+
+def _verdicts(results: Results) -> list[Verdict]:
+    claim = (
+        "Clusters of the codes are only partially explained by the target, and correspond to the "
+        "functions"
+    )
+    return [
+        verdict
+        for split, reading in READINGS.items()
+        for verdict in operation_explains_more(results, "function", f"{claim}; {reading}", split)
+    ]
+
+
+EXPERIMENT = Experiment(
+    name="fig2d",
+    title="Figure 2D: latent codes on fuzzy logic",
+    shows="t-SNE of the codes of the query attending to itself, for held-out functions at "
+    "one query point: by target value and by the first term.",
+    sweeps=method_sweeps("fuzzy"),
+    measurement=on("fuzzy", geometry),
+    figure=_figure,
+    verdicts=_verdicts,
+)

@@ -1,0 +1,1 @@
+"""The figure on language."""

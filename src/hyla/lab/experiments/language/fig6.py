@@ -1,0 +1,291 @@
+"""Figure 6: language modelling."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hyla.figures.drawing import METHOD_COLOURS, Figure, Lines, Series, Table
+from hyla.lab.claims import NOT, Verdict, by_error, error_of
+from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.shared.panels import label_of
+from hyla.lab.grids import METHODS
+from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
+from hyla.nn.decoders import decoder_config
+from hyla.results.runs import Row, StoredRun, curve_rows, origin_of, read_runs
+from hyla.results.selection import Estimate, estimate, setting_of
+from hyla.results.setting import Setting
+from hyla.results.tables import Results
+from hyla.tasks.language import Corpus, Settings, TextFiles, prepare
+from hyla.training import merge
+from hyla.training.language import language_config_from_tree, load_language_preset, train_language
+
+_LOSS = "validation/loss"
+_SMOKE_TOKENS = 20_000
+_TIMES = 100  # points of a curve
+_PAPER_TOKENS = 131e9
+_PAPER = "50 M parameters, 131 B tokens of C4"
+
+
+def _measure(measuring: Measuring) -> list[Row]:
+    """Train the three methods if there is a corpus, and read the language runs of the scale."""
+    corpus = _corpus(measuring)
+    if corpus is not None:
+        for method in METHODS:
+            tree = load_language_preset(measuring.setting.scale)
+            steps = max(1, tree["steps"] // measuring.setting.shorten)
+            changes = {"model": {"attention": method}, "steps": steps}
+            config = language_config_from_tree(merge(tree, changes), corpus)
+            train_language(
+                config,
+                corpus,
+                root=measuring.root,
+                device=measuring.device,
+                max_seconds=measuring.seconds_left,
+            )
+    scale = measuring.setting.scale
+    rows: list[Row] = []
+    for run in read_runs(measuring.root):
+        if run.config.get("task_name") == "language":
+            if departures := _departures(run, scale):
+                measuring.say(
+                    f"Figure 6 leaves {run.path.name} out: not the model of {scale} scale, but "
+                    f"with {departures}"
+                )
+            else:
+                rows += _rows(run)
+    if not rows:
+        raise NotAvailableError(
+            f"there is neither a corpus nor a language model of {scale} scale: "
+            f"{_ways_to_get_some(scale, measuring.root)}"
+        )
+    return rows
+
+
+def _announce(setting: Setting, root: Path) -> str:
+    """Say that it trains language models, and on which corpus, or how to get one."""
+    if setting.scale == "smoke":
+        return "trains three language models of smoke scale, without an estimate"
+    if _corpus_folder(root).exists():
+        return f"trains three language models on {_corpus_folder(root)}, without an estimate"
+    return (
+        f"needs a corpus in {_corpus_folder(root)}, or language models under {root}: "
+        f"{_ways_to_get_some(setting.scale, root)}"
+    )
+
+
+def _ways_to_get_some(scale: str, root: Path) -> str:
+    return (
+        f"prepare one with `hyla data prepare {_corpus_folder(root)} FILES`, or train with `hyla "
+        f"train language CORPUS --scale {scale} --root {root}`"
+    )
+
+
+def _corpus_folder(root: Path) -> Path:
+    return root / "corpus"
+
+
+def _departures(run: StoredRun, scale: str) -> str:
+    """Say in what, but its attention, a run's model departs from that of the scale."""
+    preset = load_language_preset(scale)
+    # The vocabulary is the corpus's, and no setting of a run.
+    usual = dataclasses.asdict(decoder_config(preset["size"], vocab_size=1, **preset["model"]))
+    return ", ".join(
+        f"{name} {value} instead of {usual[name]}"
+        for name, value in run.config["model"].items()
+        if name != "attention" and value != usual[name]
+    )
+
+
+def _corpus(measuring: Measuring) -> Corpus | None:
+    """Return the corpus beside the runs; at smoke scale this package's own text serves as one."""
+    if measuring.setting.scale == "smoke":
+        return _smoke_corpus(measuring.root)
+    folder = _corpus_folder(measuring.root)
+    return Corpus.open(folder) if folder.exists() else None
+
+
+def _smoke_corpus(root: Path) -> Corpus:
+    text = root / "smoke-corpus.txt"
+    root.mkdir(parents=True, exist_ok=True)
+    if not text.exists():
+        sources = [f for f in resources.files("hyla.attention").iterdir() if f.name.endswith(".py")]
+        ordered = sorted(sources, key=lambda file: file.name)
+        text.write_text("".join(f"{file.read_text('utf-8')}\n\n" for file in ordered), "utf-8")
+    settings = Settings(vocab_size=512, validation_fraction=0.3, max_tokens=_SMOKE_TOKENS)
+    try:
+        return prepare(root / "smoke-corpus", TextFiles([text]), settings=settings)
+    except ImportError as error:
+        raise NotAvailableError(str(error)) from error
+
+
+def _rows(run: StoredRun) -> list[Row]:
+    """Return the evaluations of a run with what it trains; `group` is what runs have in common."""
+    config, model = run.config, run.config["model"]
+    shape = f"{model['num_layers']} layers of {model['embed_dim']}"
+    group = f"{shape}, batches of {config['batch_size']} × {model['sequence_length']} tokens, "
+    group += f"{config['steps']:,} steps, corpus {config['corpus'][:8]}"
+    settings = {"attention": model["attention"], "group": group, "precision": config["precision"]}
+    finished = run.summary is not None
+    rows = [
+        {**settings, **config["member"], "finished": finished, **row, **origin_of(run)}
+        for row in _records(run)
+    ]
+    return [row for row in rows if row.get(_LOSS) is not None]
+
+
+def _records(run: StoredRun) -> list[Row]:
+    """Return what a run of one model logged; a population's run has `members` instead."""
+    single = StoredRun(
+        path=run.path,
+        config={"members": [run.config["member"]]},
+        summary=run.summary,
+        provenance=run.provenance,
+    )
+    return curve_rows(single)
+
+
+_Runs = Sequence[Sequence[Row]]
+"""The evaluations of each run, in the order of their steps."""
+
+
+def _groups(results: Results) -> dict[str, dict[str, _Runs]]:
+    """Return by group and method the runs of all seeds, at the method's best hyper-parameters."""
+    found: dict[str, dict[str, dict[str, list[Row]]]] = {}
+    for row in sorted(results.rows, key=lambda row: row["step"]):
+        methods = found.setdefault(f"{row['group']}, {row['precision']}", {})
+        methods.setdefault(row["attention"], {}).setdefault(row["run"], []).append(row)
+    return {
+        group: {method: _best(list(runs.values())) for method, runs in methods.items()}
+        for group, methods in found.items()
+    }
+
+
+def _best(runs: _Runs) -> _Runs:
+    """Return the runs at the hyper-parameters with the lowest loss; finished ones come first."""
+    settings: dict[tuple[Any, ...], list[Sequence[Row]]] = {}
+    for run in runs:
+        settings.setdefault((not run[-1]["finished"], *setting_of(run[-1])), []).append(run)
+
+    def rank(setting: tuple[Any, ...]) -> tuple[bool, float]:
+        loss = statistics.fmean(run[-1][_LOSS] for run in settings[setting])
+        return setting[0], math.inf if math.isnan(loss) else loss
+
+    return settings[min(settings, key=rank)]
+
+
+def _figure(results: Results) -> Figure | None:
+    panels = []
+    for group, methods in _groups(results).items():
+        title = ", ".join(group.split(", ")[-3:])  # steps, corpus, precision; the table has more
+        panels.append(
+            [
+                _curves(methods, "tokens", 1e-6, title, "training tokens (millions)"),
+                _curves(methods, "seconds", 1.0, "the same over time", "seconds of training"),
+            ]
+        )
+    return Figure(panels=panels, note=f"The paper: {_PAPER}.") if panels else None
+
+
+def _curves(methods: Mapping[str, _Runs], clock: str, unit: float, title: str, label: str) -> Lines:
+    """Return the mean losses over a clock, read off at the same times for all runs."""
+    times = [row[clock] * unit for runs in methods.values() for run in runs for row in run]
+    grid = np.linspace(min(times), max(times), _TIMES)
+
+    def losses(run: Sequence[Row]) -> np.ndarray:
+        own = [row[clock] * unit for row in run]
+        return np.interp(grid, own, [row[_LOSS] for row in run], left=np.nan, right=np.nan)
+
+    series = [
+        Series(
+            name=label_of(method),
+            y=np.mean([losses(run) for run in methods[method]], axis=0).tolist(),
+            colour=METHOD_COLOURS[method],
+        )
+        for method in METHODS
+        if method in methods
+    ]
+    return Lines(
+        title=title, x_label=label, y_label="validation loss", x=grid.tolist(), series=series
+    )
+
+
+def _final(runs: _Runs) -> list[Row]:
+    """Return the last evaluations of the finished runs."""
+    return [run[-1] for run in runs if run[-1]["finished"]]
+
+
+def _text(loss: Estimate) -> str:
+    if math.isnan(loss.mean):
+        return "diverged"
+    return f"{loss.mean:.4f}" + (
+        "" if math.isnan(loss.standard_error) else f" ± {loss.standard_error:.4f}"
+    )
+
+
+def _table(results: Results) -> Table | None:
+    rows: list[list[Any]] = []
+    for group, methods in _groups(results).items():
+        for method in METHODS:
+            last = _final(methods.get(method, []))
+            if last:
+                perplexity = statistics.fmean(row["validation/perplexity"] for row in last)
+                loss = _text(estimate(last, _LOSS))
+                texts = [group, label_of(method), loss, f"{perplexity:.2f}", str(len(last))]
+                rows.append(texts)
+    columns = ["training", "attention", "validation loss", "perplexity", "seeds"]
+    return Table(columns=columns, rows=rows) if rows else None
+
+
+def _verdicts(results: Results) -> list[Verdict]:
+    found = []
+    for group, methods in _groups(results).items():
+        last = {method: _final(methods.get(method, [])) for method in METHODS}
+        if not all(last.values()):
+            continue
+        loss = {method: estimate(rows, _LOSS) for method, rows in last.items()}
+        numbers = ", ".join(f"{method} {_text(value)}" for method, value in loss.items())
+        tokens = max(row["tokens"] for rows in last.values() for row in rows)
+        share = f"{tokens / 1e6:,.3g} M tokens, {tokens / _PAPER_TOKENS:.2g} of the paper's"
+        for claim, status in (
+            ("HYLA improves over linear attention", _better(loss["hyla"], loss["linear"])),
+            ("HYLA performs closely to softmax attention (nearer than to linear)", _close(**loss)),
+        ):
+            found.append(
+                Verdict(
+                    claim=f"Language modelling: {claim}.",
+                    status=status,
+                    number=f"validation loss {numbers} after {share} ({group})",
+                )
+            )
+    return found
+
+
+def _better(ours: Estimate, other: Estimate) -> str:
+    return by_error(other.mean - ours.mean, error_of(ours, other))
+
+
+def _close(*, hyla: Estimate, softmax: Estimate, linear: Estimate) -> str:
+    """Judge whether HYLA, no worse than linear attention, is nearer to softmax than to it."""
+    if hyla.mean > linear.mean:
+        return NOT
+    # How far it is on softmax's side of the middle between the two.
+    lead = ((linear.mean - hyla.mean) - abs(hyla.mean - softmax.mean)) / 2
+    return by_error(lead, error_of(hyla, softmax, linear))
+
+
+EXPERIMENT = Experiment(
+    name="fig6",
+    title="Figure 6: language modelling",
+    shows="Validation loss over the course of training: HYLA improves over linear attention and "
+    "comes close to softmax attention.",
+    measurement=Measurement(name="fig6", measure=_measure, announce=_announce),
+    figure=_figure,
+    table=_table,
+    verdicts=_verdicts,
+)

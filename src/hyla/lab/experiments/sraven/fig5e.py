@@ -1,0 +1,66 @@
+"""Figure 5E: which rules share a code."""
+
+import statistics
+
+from hyla.figures.drawing import Figure
+from hyla.lab.claims import Verdict, share
+from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
+from hyla.lab.experiments.shared.latent_panels import last_layer, matrix, rows_of, seeds_in
+from hyla.results.runs import Row
+from hyla.results.tables import Results
+
+_RELATED = {"addition", "subtraction"}
+# "Very similar" is the paper's word; this is ours for it.
+_VERY_SIMILAR = 0.8
+
+
+def final_similarities(results: Results, method: str) -> list[Row]:
+    """Return the similarities of the mean codes in the last layer, of all seeds."""
+    rows = rows_of(results, what="similarity", attention=method)
+    final = last_layer(rows) if rows else None
+    return [row for row in rows if row["layer"] == final]
+
+
+def _figure(results: Results) -> Figure | None:
+    rows = final_similarities(results, "hyla")
+    if not rows:
+        return None
+    panel = matrix(
+        rows,
+        row="first",
+        column="second",
+        value="similarity",
+        title="HYLA, last layer",
+        label="cosine similarity",
+    )
+    return Figure(panels=[[panel]], note=f"Mean over {seeds_in(rows)}.")
+
+
+def _verdicts(results: Results) -> list[Verdict]:
+    final = final_similarities(results, "hyla")
+    pairs = [row for row in final if row["first"] < row["second"]]
+    related, others = [], []
+    for row in pairs:
+        (related if {row["first"], row["second"]} == _RELATED else others).append(row["similarity"])
+    if not related or not others:
+        return []
+    mean, usual = statistics.fmean(related), statistics.quantiles(others, n=4)[2]
+    return share(
+        "Sum and difference are implemented with a very similar latent code.",
+        [mean > _VERY_SIMILAR, mean > usual],
+        f"cosine similarity {mean:.2f} (very similar: above {_VERY_SIMILAR}); three quarters of "
+        f"the other pairs of rules are below {usual:.2f}",
+    )
+
+
+EXPERIMENT = Experiment(
+    name="fig5e",
+    title="Figure 5E: similarity of the rules' codes",
+    shows="Cosine similarity between the average codes of the rules for HYLA: related rules, such "
+    "as sum and difference, have similar codes.",
+    sweeps=method_sweeps("sraven"),
+    measurement=on("sraven", geometry),
+    figure=_figure,
+    verdicts=_verdicts,
+)

@@ -1,5 +1,0 @@
-"""Figure 4A: more instances, wider models."""
-
-from hyla.lab.scaling import scaling_figure
-
-EXPERIMENT = scaling_figure("A", "model.width_factor", "width", "widths")

@@ -1,5 +1,0 @@
-"""Figure 4B: more instances, deeper models."""
-
-from hyla.lab.scaling import scaling_figure
-
-EXPERIMENT = scaling_figure("B", "model.num_layers", "depth", "depths")

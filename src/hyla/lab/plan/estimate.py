@@ -1,0 +1,137 @@
+"""How long the training of a population will take, before it starts.
+
+A step of P models takes about ``latency + P · work``: the first part is the same however small the
+models are, the second grows with them. Both were measured with the paper's models (`hyla bench
+train`, results/bench); other shapes are scaled by their arithmetic. An estimate, right within a
+factor of two or so; where the store holds the same method on the same device, its clock is used.
+Evaluations between the steps, measuring and the report are not in it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from hyla.results.runs import Row
+from hyla.results.tables import method_key
+from hyla.training import TrainConfig, config_from_tree, load_preset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Seconds of a step with the paper's HYLA model."""
+
+    start_up: float
+    """Compiling and capturing, once per population."""
+    latency: float
+    """For each step, whatever the population."""
+    work: float
+    """For each step and model."""
+    relative: Mapping[str, float]
+    """Work of other rows of Table A1 over HYLA's; 1 for those that are not named."""
+
+
+# On a GPU, what has a softmax or a deep value network has no fused kernel for these models (see
+# `hyla.attention.dispatch`), and takes about as many times longer.
+_WITHOUT_KERNEL = (
+    "softmax",
+    "hyla_minus_rmshead_plus_softmax",
+    "hyla_plus_softmax",
+    "hyla_plus_softmax_last",
+    "hyla_deep",
+)
+# H200, tf32, P = 1 and 12 (results/bench/train-cuda.json); linear attention and float32 from the
+# clocks in results/lab. CPU: two cores, P = 1 (results/bench/train-cpu.json), its latency from runs
+# at smoke scale, and the rows of Table A1 timed in turn on one core.
+SPEEDS = {
+    ("cuda", "fuzzy"): Speed(
+        start_up=24,
+        latency=0.38e-3,
+        work=0.100e-3,
+        relative=dict.fromkeys(_WITHOUT_KERNEL, 1.2),
+    ),
+    ("cuda", "sraven"): Speed(
+        start_up=39,
+        latency=0.85e-3,
+        work=0.320e-3,
+        relative=dict.fromkeys(_WITHOUT_KERNEL, 1.7) | {"linear": 0.95},
+    ),
+    ("cpu", "fuzzy"): Speed(
+        start_up=0.1,
+        latency=4e-3,
+        work=50e-3,
+        relative={
+            "softmax": 0.8,
+            "linear": 0.75,
+            "linear_rmshead": 0.8,
+            "linear_rmshead_nonlinear_value": 0.8,
+            "hyla_minus_rmshead": 0.85,
+            "hyla_minus_nonlinearity_minus_rmshead": 0.9,
+            "hyla_minus_rmshead_plus_softmax": 0.9,
+            "hyla_deep": 1.4,
+        },
+    ),
+    ("cpu", "sraven"): Speed(
+        start_up=0.1,
+        latency=6e-3,
+        work=256e-3,
+        relative={
+            "softmax": 0.6,
+            "linear": 0.5,
+            "linear_rmshead": 0.75,
+            "linear_rmshead_nonlinear_value": 0.7,
+            "hyla_minus_rmshead": 0.65,
+            "hyla_minus_nonlinearity": 0.9,
+            "hyla_minus_nonlinearity_minus_rmshead": 0.65,
+            "hyla_minus_rmshead_plus_softmax": 0.85,
+            "hyla_plus_softmax": 0.9,
+            "hyla_deep": 2.0,
+        },
+    ),
+}
+# Of float32, against tf32, on the H200: SRAVEN of twelve and fuzzy logic of three models.
+_FLOAT32 = {"fuzzy": 2.4, "sraven": 1.85}
+
+
+def seconds_for(
+    config: TrainConfig, *, device: str, done: int = 0, measured: Sequence[Row] = ()
+) -> float:
+    """Return the estimated seconds of the population from step `done` to its end.
+
+    `device` is cuda or cpu. `measured` are models of the store that were trained on the very
+    device in question.
+    """
+    speed = SPEEDS[device, config.task_name]
+    steps = config.steps - done
+    for row in measured:
+        same = row["method"] == method_key(config) and row["population"] == len(config.members)
+        if same and row["seconds"]:
+            return speed.start_up + row["seconds"] / row["steps"] * steps
+    base = config_from_tree(load_preset(config.task_name, "paper"))
+    # What attention takes more or less than HYLA's, experts do not take again.
+    more = speed.relative.get(str(config.model.attention), 1.0) - 1
+    arithmetic = _arithmetic(config) + more * _arithmetic(config, experts=1)
+    work = speed.work * arithmetic / _arithmetic(base)
+    latency = speed.latency * config.model.num_layers / base.model.num_layers
+    if device == "cuda" and config.precision == "float32":
+        work, latency = (part * _FLOAT32[config.task_name] for part in (work, latency))
+    return speed.start_up + steps * (latency + len(config.members) * work)
+
+
+def _arithmetic(config: TrainConfig, *, experts: int | None = None) -> float:
+    """Return multiply-adds of a training step, up to a common factor."""
+    model, width = config.model, config.model.width_factor
+    tokens = config.build_task().sequence_length
+    embed, code = width * model.embed_dim, width * (model.qk_dim + model.v_dim)
+    feed_forward = 2 * embed * width * model.mlp_dim
+    if model.feed_forward == "moe":
+        feed_forward *= model.num_experts if experts is None else experts
+    per_token = embed * 2 * code + feed_forward + tokens * code
+    return config.batch_size * tokens * model.num_layers * per_token
+
+
+def in_words(seconds: float) -> str:
+    """A duration, rounded: 0:02:10, 1.5 days, 2,690 days."""
+    days = seconds / timedelta(days=1).total_seconds()
+    if days < 1:
+        return str(timedelta(seconds=round(seconds)))
+    return f"{days:,.{1 if days < 10 else 0}f} days"

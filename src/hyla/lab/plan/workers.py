@@ -1,0 +1,225 @@
+"""Several populations at once: on several GPUs, or several on one that a single would not fill.
+
+Each worker is a process that trains one population after the other. Their output goes to files;
+this process deals out the work, says what happens, and passes a stop on to them.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from hyla.lab.plan.launch import left_to_another, train_in_turn
+from hyla.lab.plan.sweep import Share
+from hyla.results.compact import compact
+from hyla.training import Interrupted, TrainConfig, train
+from hyla.training.checkpoint import newest_step
+from hyla.training.loop import run_path
+from hyla.training.run_directory import RunBusyError
+from hyla.training.stop import StopRequest
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_LINES = 30.0
+# A worker that is compiling notices a stop afterwards; what it has saved survives being killed.
+_SECONDS_TO_STOP = 30.0
+# What a worker answers of a population.
+_FINISHED, _BUSY, _FAILED = "finished", "busy", "failed"
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What came of shares that were to be trained, beside those that are finished now."""
+
+    failures: list[str] = field(default_factory=list)
+    """A line for each that failed."""
+    busy: list[Share] = field(default_factory=list)
+    """Those that other processes are training."""
+
+
+def train_share(
+    config: TrainConfig, *, root: Path, device: str, max_seconds: float = float("inf")
+) -> str:
+    """Train a population and drop what only a longer training would need; say how it went."""
+    summary = train(config, root=root, device=device, max_seconds=max_seconds)
+    compact(run_path(config, root))
+    return f"finished in {summary['seconds']:.0f} s"
+
+
+def train_shares(
+    shares: Sequence[Share],
+    *,
+    root: Path,
+    device: str,
+    workers: int,
+    max_seconds: float,
+    say: Callable[[str], None],
+) -> Outcome:
+    """Train the shares with `workers` processes, or in this one.
+
+    A population that fails does not keep the others from being trained. Raises `Interrupted` after
+    a signal or `max_seconds`, with everything so far on disk.
+    """
+    if workers == 1:
+        return _train_here(shares, root=root, device=device, max_seconds=max_seconds, say=say)
+    waiting = list(enumerate(shares, start=1))
+    outcome = Outcome()
+    with StopRequest(max_seconds=max_seconds) as stop:
+        crew = [_Worker(slot, workers, root, device) for slot in range(min(workers, len(shares)))]
+        try:
+            spoken = time.monotonic()
+            while crew and not stop.requested:
+                for worker in crew:
+                    if worker.share is None and waiting:
+                        number, share = waiting.pop(0)
+                        say(f"population {number} of {len(shares)}: {share.method} ({share.state})")
+                        worker.give(share)
+                crew = [worker for worker in crew if worker.share is not None]
+                for connection in wait([w.connection for w in crew], _SECONDS_BETWEEN_LOOKS):
+                    if stop.requested:  # Ctrl-C reaches the workers too, and they just leave
+                        break
+                    worker = next(w for w in crew if w.connection is connection)
+                    _take_answer(worker, outcome, say)
+                    if not worker.process.is_alive():  # it died: another takes its place
+                        worker.close()
+                        crew[crew.index(worker)] = _Worker(worker.slot, workers, root, device)
+                if time.monotonic() - spoken > _SECONDS_BETWEEN_LINES:
+                    spoken = time.monotonic()
+                    say("; ".join(w.progress(w.share) for w in crew if w.share is not None))
+        finally:
+            _dismiss(crew)
+    if stop.requested:
+        raise Interrupted(
+            f"stopped ({stop.reason}) with {len(waiting) + len(crew)} of {len(shares)} populations "
+            "unfinished; the same command continues them",
+            stop.reason,
+        )
+    return outcome
+
+
+def _train_here(
+    shares: Sequence[Share],
+    *,
+    root: Path,
+    device: str,
+    max_seconds: float,
+    say: Callable[[str], None],
+) -> Outcome:
+    outcome = Outcome()
+
+    def train_one(share: Share, seconds: float) -> None:
+        try:
+            train_share(share.config, root=root, device=device, max_seconds=seconds)
+        except (Interrupted, RunBusyError):
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            outcome.failures.append(_failure(share, _last_line(error)))
+
+    outcome.busy = train_in_turn(shares, train_one, max_seconds=max_seconds, say=say)
+    return outcome
+
+
+def _failure(share: Share, message: str) -> str:
+    return f"{share.method} ({share.path.name}): {message}"
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[-1]
+
+
+class _Worker:
+    """A process, the population it is on, and the line to it."""
+
+    def __init__(self, slot: int, workers: int, root: Path, device: str):
+        self.slot = slot
+        self.share: Share | None = None
+        # CUDA does not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        log = root / "logs" / f"worker-{slot}.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.process = context.Process(
+            target=_work, args=(theirs, slot, workers, root, device, log), daemon=True
+        )
+        self.process.start()
+        theirs.close()  # or its end would never be noticed here
+
+    def give(self, share: Share) -> None:
+        self.share = share
+        self.connection.send(share.config)
+
+    @staticmethod
+    def progress(share: Share) -> str:
+        step = newest_step(share.path) or 0
+        return f"{share.method}: {step:,} of {share.config.steps:,} saved"
+
+    def close(self) -> None:
+        self.connection.close()
+        self.process.join()
+
+
+def _take_answer(worker: _Worker, outcome: Outcome, say: Callable[[str], None]) -> None:
+    """Say how the worker's population went, and note what is not finished."""
+    share, worker.share = worker.share, None
+    assert share is not None
+    try:
+        state, message = worker.connection.recv()
+    except EOFError:
+        worker.process.join()
+        state, message = _FAILED, f"its process ended with code {worker.process.exitcode}"
+    say(f"{share.method}: {message}")
+    if state == _FAILED:
+        outcome.failures.append(_failure(share, message))
+    elif state == _BUSY:
+        outcome.busy.append(share)
+
+
+def _dismiss(crew: Sequence[_Worker]) -> None:
+    """Let workers save and leave; end those that do not."""
+    deadline = time.monotonic() + _SECONDS_TO_STOP
+    for worker in crew:
+        worker.process.terminate()  # SIGTERM, which a run answers with a checkpoint
+    for worker in crew:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+        worker.close()
+
+
+def _work(orders: Connection, slot: int, workers: int, root: Path, device: str, log: Path) -> None:
+    """Train what is ordered until the line is closed, in a process of its own."""
+    # Ctrl-C reaches the whole group: here it is the parent's to pass on.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with log.open("a", buffering=1, encoding="utf-8") as file:
+        sys.stdout = sys.stderr = file
+        _take_own_part_of_the_machine(slot, workers)
+        while True:
+            try:
+                config = orders.recv()
+            except EOFError:
+                return
+            try:
+                answer = _FINISHED, train_share(config, root=root, device=device)
+            except Interrupted:
+                return
+            except RunBusyError as error:
+                answer = _BUSY, left_to_another(error)
+            except Exception as error:  # one population's failure is not the others'
+                traceback.print_exc()
+                answer = _FAILED, f"{_last_line(error)} (see {log})"
+            orders.send(answer)
+
+
+def _take_own_part_of_the_machine(slot: int, workers: int) -> None:
+    import torch
+
+    cores = os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores // workers))
+    if torch.cuda.is_available() and torch.cuda.device_count() > 1:
+        torch.cuda.set_device(slot % torch.cuda.device_count())

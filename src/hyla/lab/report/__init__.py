@@ -1,0 +1,1 @@
+"""What is said: sections beside the paper's numbers, as files and pages."""

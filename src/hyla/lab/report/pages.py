@@ -1,0 +1,281 @@
+"""The report as files: figures, a Markdown page to read and compare, an HTML page to explore."""
+
+import base64
+import html
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hyla._errors import install_command
+from hyla.figures.drawing import Table
+from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED, STATUSES, Verdict
+from hyla.lab.report.sections import Section, beyond_the_paper, build, counts, missing
+
+_TITLE = "Attention as a Hypernetwork: ours beside the paper's"
+_INTRODUCTION = (
+    "Made by `hyla report` from the tables beside this page. All numbers were measured with this "
+    "library; the paper's own are beside them where it prints any."
+)
+_TERMS = (
+    "**OOD** scores are on compositions that no training instance has: combinations of terms in "
+    "fuzzy logic (R²), of rules in SRAVEN (accuracy). **Seen** ones are on new instances of the "
+    "compositions in training.",
+    "A claim is **reproduced** where the numbers show it by more than their standard errors over "
+    "seeds, or by the margin that stands with them; **partly** where they show it on average, in "
+    "some of the cases, or by a single seed; else **not reproduced**. It is judged only where all "
+    "that it speaks of was measured.",
+    "**Paper scale** is the paper's models and tasks, trained for as many steps, or for the part "
+    "that is named: **1/4 of the steps**. Of Figure 6, its section says how much was trained. "
+    "**Laptop** and **smoke scale** are smaller models for minutes and seconds of a CPU.",
+    "**float32**, **tf32** and **bf16** are what matrices are multiplied in: tf32 has 10 bits of "
+    "float32's 23 behind the point, and bf16 has 7; both are faster on a GPU. Nothing is averaged "
+    "over settings.",
+    "More on how all this is measured, picked and judged: [docs/lab.md](../../docs/lab.md).",
+)
+_SMOKE = (
+    "Smoke scale: seconds of training. These numbers only show that everything runs: claims are "
+    "listed, not judged."
+)
+_MISSING = "Not measured at paper scale and length"
+_COLOURS = {REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e", NO_VERDICT: "#777"}
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em;
+       color: #222; }
+h1 { font-size: 1.5em } h3 { margin-top: 2em }
+h2 { margin-top: 2.5em; border-bottom: 2px solid #ddd }
+table { border-collapse: collapse; font-size: 13px; margin: .8em 0 }
+th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid #eee;
+         vertical-align: top }
+.note, .origin { color: #666; font-size: 13px } .scroll { overflow-x: auto }
+.status { color: #fff; border-radius: 3px; padding: 0 .5em; white-space: nowrap }
+img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer; color: #555 }
+"""
+
+
+def write_all(
+    store: Path,
+    say: Callable[[str], None],
+    *,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[Section]:
+    """Build everything from the store's tables; say what was written and what could not be.
+
+    `progress` is told what is being done, a line for each section: all take about a minute.
+    """
+    sections = build(store, progress)
+    figures = _write_figures(sections, store, say, progress)
+    page = store / "report.md"
+    page.write_text(_markdown(sections, figures), encoding="utf-8")
+    say(f"Report: {page}")
+    page = store / "report.html"
+    progress("writing the page")
+    page.write_text(_html(sections, figures, store, say), encoding="utf-8")
+    say(f"Page: {page}")
+    return sections
+
+
+def _write_figures(
+    sections: Sequence[Section],
+    store: Path,
+    say: Callable[[str], None],
+    progress: Callable[[str], None],
+) -> dict[Path, Path]:
+    """Draw the figures; return the PNG (relative to the store) of each that could be drawn."""
+    drawn = [section for section in sections if section.figure is not None]
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        say(f"No figures: matplotlib is not installed; {install_command('figures')}")
+        return {}
+    from hyla.figures.draw_matplotlib import write_figure
+
+    written = {}
+    for i, section in enumerate(drawn, start=1):
+        assert section.figure is not None
+        name = f"{section.setting.label}, {section.experiment.name}"
+        progress(f"{name}: drawing figure {i} of {len(drawn)}")
+        png, _ = write_figure(section.figure, store / section.figure_path)
+        written[section.figure_path] = png.relative_to(store)
+    return written
+
+
+# --- Markdown --------------------------------------------------------------------------------
+
+
+def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
+    lines = [f"# {_TITLE}", "", _INTRODUCTION, "", *_markdown_list(_TERMS), ""]
+    for heading, own in _by_heading(sections).items():
+        lines += [f"## {_inert(heading)}", "", _count_line(own), ""]
+        judged = [(s, v) for s in own for v in s.verdicts]
+        if judged:
+            rows = [(s.experiment.name, v.claim, _status(v), v.number) for s, v in judged]
+            table = Table(columns=["", "claim", "verdict", "measured"], rows=rows)
+            lines += [*_markdown_table(table), ""]
+        for section in own:
+            lines += [f"### {section.experiment.title}", "", section.experiment.shows, ""]
+            if section.figure_path in figures:
+                path = figures[section.figure_path].as_posix()
+                lines += [f"![{section.experiment.name}, {section.setting.label}]({path})", ""]
+            if section.figure is not None and section.figure.note:
+                lines += [section.figure.note, ""]
+            for table in (section.table, section.models):
+                if table is not None:
+                    lines += [*_markdown_table(table), ""]
+            lines += [f"_{_inert(section.origin)}_", ""]
+    if left_out := _missing_lines(sections):
+        lines += [f"## {_MISSING}", "", *_markdown_list(left_out), ""]
+    return "\n".join(lines)
+
+
+def _inert(text: str) -> str:
+    """Write what runs say of themselves as text: no HTML, no link, no line of its own."""
+    return html.escape(" ".join(text.split()), quote=False).replace("[", "\\[")
+
+
+def _markdown_list(texts: Sequence[str]) -> list[str]:
+    return [f"- {text}" for text in texts]
+
+
+def _status(verdict: Verdict) -> str:
+    return f"**{verdict.status}**" if verdict.status in STATUSES else verdict.status
+
+
+def _markdown_table(table: Table) -> list[str]:
+    def line(texts: Sequence[object]) -> str:
+        return "| " + " | ".join(_inert(str(text)).replace("|", "\\|") for text in texts) + " |"
+
+    body = [line(row) for row in table.rows]
+    head = [line(table.columns), line(["---"] * len(table.columns))]
+    return [*head, *body, *(["", table.note] if table.note else [])]
+
+
+# --- HTML ------------------------------------------------------------------------------------
+
+
+def _html(
+    sections: Sequence[Section], figures: dict[Path, Path], store: Path, say: Callable[[str], None]
+) -> str:
+    try:
+        import plotly  # noqa: F401
+    except ImportError:
+        say(f"The page has still figures: plotly is not installed; {install_command('figures')}")
+        interactive = False
+    else:
+        interactive = True
+    parts = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width'>",
+        f"<title>{html.escape(_TITLE)}</title><style>{_STYLE}</style>",
+    ]
+    if interactive:
+        from hyla.figures.draw_plotly import plotly_script
+
+        parts.append(plotly_script())
+    parts.append(f"</head><body><h1>{html.escape(_TITLE)}</h1>")
+    parts += [f"<p>{_html_text(_INTRODUCTION)}</p>", _html_list(_TERMS)]
+    for heading, own in _by_heading(sections).items():
+        parts.append(f"<h2>{html.escape(heading)}</h2>")
+        names = " · ".join(f"<a href='#{_anchor(s)}'>{s.experiment.name}</a>" for s in own)
+        parts += [f"<p>{_count_line(own)}</p>", f"<nav>{names}</nav>"]
+        for section in own:
+            parts += _html_section(section, figures, store, interactive)
+    if left_out := _missing_lines(sections):
+        parts += [f"<h2>{_MISSING}</h2>", _html_list(left_out)]
+    return "\n".join([*parts, "</body></html>", ""])
+
+
+def _html_text(text: str) -> str:
+    """Return a text with the little Markdown that ours have: code, bold, links."""
+    text = html.escape(text)
+    text = re.sub(r"`(.+?)`", r"<code>\1</code>", text)
+    text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
+    return re.sub(r"\[(.+?)\]\((.+?)\)", r"<a href='\2'>\1</a>", text)
+
+
+def _html_list(texts: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{_html_text(text)}</li>' for text in texts)}</ul>"
+
+
+def _html_section(
+    section: Section, figures: dict[Path, Path], store: Path, interactive: bool
+) -> list[str]:
+    experiment = section.experiment
+    parts = [
+        f"<h3 id='{_anchor(section)}'>{html.escape(experiment.title)}</h3>",
+        f"<p>{_html_text(experiment.shows)}</p>",
+    ]
+    if section.verdicts:
+        parts.append(_html_verdicts(section.verdicts))
+    if section.figure is not None and interactive:
+        from hyla.figures.draw_plotly import figure_html
+
+        parts.append(f"<div class='scroll'>{figure_html(section.figure)}</div>")
+    elif section.figure_path in figures:
+        data = base64.b64encode((store / figures[section.figure_path]).read_bytes()).decode()
+        parts.append(f"<img alt='{experiment.name}' src='data:image/png;base64,{data}'>")
+    if section.figure is not None and section.figure.note:
+        parts.append(f"<p class='note'>{_html_text(section.figure.note)}</p>")
+    if section.table is not None:
+        parts.append(_html_table(section.table))
+    if section.models is not None:
+        parts.append(
+            f"<details><summary>Every method: scores, picked hyper-parameters</summary>"
+            f"{_html_table(section.models)}</details>"
+        )
+    parts.append(f"<p class='origin'>{html.escape(section.origin)}</p>")
+    return parts
+
+
+def _anchor(section: Section) -> str:
+    return f"{section.setting.label}-{section.experiment.name}"
+
+
+def _html_verdicts(verdicts: Sequence[Verdict]) -> str:
+    rows = "".join(
+        f"<tr><td><span class='status' style='background:{_COLOURS[v.status]}'>{v.status}</span>"
+        f"</td><td>{html.escape(v.claim)}</td><td>{html.escape(v.number)}</td></tr>"
+        for v in verdicts
+    )
+    return f"<table><tr><th></th><th>claim</th><th>measured</th></tr>{rows}</table>"
+
+
+def _html_table(table: Table) -> str:
+    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in table.columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
+        for row in table.rows
+    )
+    note = f"<p class='note'>{_html_text(table.note)}</p>" if table.note else ""
+    return f"<div class='scroll'><table><tr>{head}</tr>{body}</table></div>{note}"
+
+
+# --- both ------------------------------------------------------------------------------------
+
+
+def _by_heading(sections: Sequence[Section]) -> dict[str, list[Section]]:
+    grouped: dict[str, list[Section]] = {}
+    for section in sections:
+        grouped.setdefault(section.heading, []).append(section)
+    return grouped
+
+
+def _count_line(sections: Sequence[Section]) -> str:
+    if sections[0].setting.scale == "smoke":
+        return _SMOKE
+    paper = [section for section in sections if not beyond_the_paper(section)]
+    ours = [section for section in sections if beyond_the_paper(section)]
+    texts = [_counted("Claims of the paper", paper), _counted("Questions beyond the paper", ours)]
+    return " ".join(text for text in texts if text) or "Nothing can be judged by what was measured."
+
+
+def _counted(what: str, sections: Sequence[Section]) -> str:
+    found = counts(sections)
+    parts = ", ".join(f"{number} {status}" for status, number in found.items())
+    return f"{what}: {sum(found.values())} judged, {parts}." if any(found.values()) else ""
+
+
+def _missing_lines(sections: Sequence[Section]) -> list[str]:
+    return [
+        f"{state}: " + "; ".join(f"`{e.name}` ({e.title})" for e in experiments)
+        for state, experiments in missing(sections).items()
+    ]

@@ -1,0 +1,294 @@
+"""What the store holds, beside the paper: sections, and the files made of them.
+
+Nothing here trains or measures. Each setting is reported by itself, the paper's own first.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hyla.figures.drawing import Figure, Table
+from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict, percent
+from hyla.lab.experiment import Experiment
+from hyla.lab.grids import METHODS
+from hyla.lab.plan.reproduce import methods_of, results_of, titled
+from hyla.lab.plan.sweep import Method
+from hyla.lab.registry import BEYOND, NAMES, load
+from hyla.results.runs import Row
+from hyla.results.selection import HYPERPARAMETERS, Estimate
+from hyla.results.setting import Setting
+from hyla.results.tables import Cell, Results, Tables, method_key, stored_settings
+from hyla.training import SCALES
+
+_LEAST_SHARE = 0.3
+_HOME = "tableA1"
+"""Where models are shown that several experiments share: it compares them as the presets have them.
+"""
+_ORIGIN = ("device", "torch", "git_commit")
+# What measured rows of different seeds have in common, as far as they have it.
+_SHARED = ("attention", "group", "precision", "finished", *HYPERPARAMETERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """One experiment under one setting, as far as it was measured."""
+
+    experiment: Experiment
+    setting: Setting
+    """Where its tables and figure lie in the store."""
+    heading: str
+    """What the models of the section have in common: scale, length, precision."""
+    figure: Figure | None
+    table: Table | None
+    models: Table | None
+    """Every method that was trained for it: scores, picked hyper-parameters, ceiling.
+
+    None where something was measured on the models: those are in a section about scores.
+    """
+    verdicts: Sequence[Verdict]
+    origin: str
+    """What the numbers were computed with."""
+
+    @property
+    def figure_path(self) -> Path:
+        """Where its figure lies in the store, without a suffix."""
+        return Path(self.setting.label) / "figures" / self.experiment.name
+
+
+def build(store: Path, progress: Callable[[str], None] = lambda line: None) -> list[Section]:
+    """Return a section for everything in the store, the paper's scale first.
+
+    `progress` is told which of the settings is being read: that takes some seconds.
+    """
+    sections = []
+    for setting in sorted(stored_settings(store), key=lambda s: (-SCALES.index(s.scale), s.label)):
+        progress(f"{setting.label}: reading its tables")
+        sections += [_section(*shown) for shown in _shown(Tables(store, setting))]
+    return sections
+
+
+def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
+    """Return the experiments of which enough is measured, so that every model is in one of them.
+
+    Models are shared: those of one figure alone would make thin versions of many others. Where a
+    claim can be judged by a model's scores, it is in an experiment that judges one. The table in
+    which the methods are compared stays when figures that share its models join it.
+    """
+    everything = [(load(name), results_of(load(name), tables)) for name in NAMES]
+    chosen = {experiment.name for experiment, found in everything if _answered(experiment, found)}
+    scored = [(e, found) for e, found in everything if e.measurement is None]
+    judging = [(e, found) for e, found in scored if e.verdicts(found)]
+    chosen |= {_HOME} & {experiment.name for experiment, _ in judging}
+    for candidates in (judging, scored):
+        keys = {e.name: {method_key(cell.config) for cell in r.cells} for e, r in candidates}
+        chosen |= _covering(keys, chosen)
+    return [(experiment, found) for experiment, found in everything if experiment.name in chosen]
+
+
+def _answered(experiment: Experiment, results: Results) -> bool:
+    """Whether enough is there of what the experiment asks for, and something that is its own."""
+    if experiment.measurement is not None:
+        return bool(results.rows)
+    methods = methods_of(experiment, results.setting)
+    found = {method_key(cell.config) for cell in results.cells}
+    if len(found) < _LEAST_SHARE * len(methods):
+        return False
+    return any(method_key(m.config) in found and not _shared(m, results.setting) for m in methods)
+
+
+def _shared(method: Method, setting: Setting) -> bool:
+    """Whether it is one of the three that all compare, as the preset has it."""
+    task, attention = method.config.task_name, method.config.model.attention
+    return attention in METHODS and titled(method, setting).settings == {task: attention}
+
+
+def _covering(keys: Mapping[str, set[str]], chosen: set[str]) -> set[str]:
+    """Return what to add to the chosen, so that each of the models is in an experiment of these."""
+    missing = set().union(*keys.values())
+    missing -= set().union(*(keys[name] for name in chosen & keys.keys()))
+    added = set()
+    while missing:
+        best = max(keys, key=lambda name: (len(keys[name] & missing), name == _HOME))
+        added.add(best)
+        missing -= keys[best]
+    return added
+
+
+def _section(experiment: Experiment, results: Results) -> Section:
+    return Section(
+        experiment=experiment,
+        setting=results.setting,
+        heading=_heading(results),
+        figure=experiment.figure(results),
+        table=experiment.table(results),
+        models=_models_table(experiment, results),
+        verdicts=_verdicts(experiment, results),
+        origin=_origin(experiment, results),
+    )
+
+
+def _heading(results: Results) -> str:
+    """Name the setting; language models train in their preset's precision, whatever it asks for."""
+    own = {row["precision"] for row in results.rows if row.get("precision")}
+    return results.setting.heading(" and ".join(sorted(own)) or results.setting.precision)
+
+
+def _verdicts(experiment: Experiment, results: Results) -> list[Verdict]:
+    verdicts = experiment.verdicts(results)
+    if results.setting.scale == "smoke":
+        return [dataclasses.replace(verdict, status=NO_VERDICT) for verdict in verdicts]
+    # What single seeds have no part in comes out the same without them.
+    supported = experiment.verdicts(_of_several_seeds(results))
+    return [v if v in supported else v.without_errors() for v in verdicts]
+
+
+def _of_several_seeds(results: Results) -> Results:
+    """Return what is left without the methods of which one model alone was measured."""
+    seeds: dict[tuple[Any, ...], set[Any]] = {}
+    for row in results.rows:
+        seeds.setdefault(_method_of(row), set()).add(row.get("seed"))
+    return dataclasses.replace(
+        results,
+        cells=[cell for cell in results.cells if len(cell.picked) > 1],
+        # What has no seed at all was not trained: counts, the presets.
+        rows=[r for r in results.rows if r.get("seed") is None or len(seeds[_method_of(r)]) > 1],
+    )
+
+
+def _method_of(row: Row) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in _SHARED)
+
+
+def _models_table(experiment: Experiment, results: Results) -> Table | None:
+    """Return what was trained; a column that would be empty everywhere is left out."""
+    if experiment.measurement is not None or not results.cells:
+        return None
+    titles = {
+        method_key(method.config): str(titled(method, results.setting))
+        for method in methods_of(experiment, results.setting)
+    }
+    columns: dict[str, list[str]] = {
+        "method": [titles[method_key(cell.config)] for cell in results.cells],
+        "OOD": [_score(cell.ood) for cell in results.cells],
+        "OOD of each seed": [_of_each_seed(cell) for cell in results.cells],
+        "seen": [_score(cell.seen) for cell in results.cells],
+        "unknown terms": [_score(c.score(f"unknown_terms/{c.headline}")) for c in results.cells],
+        "best possible OOD": [_score(results.ceiling(cell)) for cell in results.cells],
+        "training loss": [_loss(cell) for cell in results.cells],
+        "seeds": [str(len(cell.picked)) for cell in results.cells],
+        "lr": [f"{cell.hyperparameters['learning_rate']:g}" for cell in results.cells],
+        "decay": [f"{cell.hyperparameters['weight_decay']:g}" for cell in results.cells],
+        "warmup": [f"{cell.hyperparameters['warmup_steps']:g}" for cell in results.cells],
+        "settings compared": ["{} of {}".format(*cell.searched) for cell in results.cells],
+        "diverged": [_diverged(cell) for cell in results.cells],
+    }
+    kept = {name: texts for name, texts in columns.items() if any(texts)}
+    return Table(
+        columns=list(kept),
+        rows=list(zip(*kept.values(), strict=True)),
+        note="Scores in percent (R² or accuracy), mean ± standard error over the seeds at the "
+        "hyper-parameters best on validation.",
+    )
+
+
+def _score(value: Any) -> str:
+    return "" if value is None else percent(value)
+
+
+def _of_each_seed(cell: Cell) -> str:
+    """List the scores behind a mean: some runs sit on a plateau that others have left."""
+    metric = f"ood/{cell.headline}"
+    scores = {row["seed"]: row[metric] for row in cell.picked if row.get(metric) is not None}
+    if len(scores) < 2:
+        return ""
+    return ", ".join(percent(Estimate(scores[seed], math.nan)) for seed in sorted(scores))
+
+
+def _loss(cell: Cell) -> str:
+    loss = cell.score("train/loss")
+    return "" if loss is None else f"{loss.mean:.3g}"
+
+
+def _diverged(cell: Cell) -> str:
+    count = sum(bool(row["diverged"]) for row in cell.rows)
+    return f"{count} of {len(cell.rows)}" if count else ""
+
+
+def _origin(experiment: Experiment, results: Results) -> str:
+    rows = [*(row for cell in results.cells for row in cell.rows), *results.rows]
+    parts = []
+    for name in _ORIGIN:
+        values = Counter(str(row[name]) for row in rows if row.get(name))
+        if values:
+            short = [_short_commit(value) if name == "git_commit" else value for value in values]
+            parts.append(f"{name.replace('_', ' ')} {', '.join(dict.fromkeys(short))}")
+    return "; ".join([*_training(experiment, results), *parts])
+
+
+def _training(experiment: Experiment, results: Results) -> list[str]:
+    """Say how many models there are, how long they trained, and which of them are shown."""
+    if not results.cells:
+        # Language models are not of a sweep: their runs stand in what was measured on them.
+        runs = {row["run"] for row in results.rows if row.get("run")}
+        return [f"{len(runs)} models" if runs else "no training"]
+    trained = sum(len(cell.rows) for cell in results.cells)
+    picked = sum(len(cell.picked) for cell in results.cells)
+    shown = f" trained, {picked} at the picked hyper-parameters" if picked < trained else ""
+    parts = [f"{trained} models{shown}"]
+    if experiment.measurement is not None:  # else the table of models names them
+        parts += _picked_hyperparameters(results.cells)
+    lengths = {
+        f"{cell.config.task_name} {cell.config.steps:,} steps × {cell.config.batch_size} = "
+        f"{cell.instances:,} instances": cell.instances
+        for cell in results.cells
+    }
+    return [*parts, *sorted(lengths, key=lambda text: lengths[text])]
+
+
+def _picked_hyperparameters(cells: Sequence[Cell]) -> list[str]:
+    """Name them once for all methods that share them."""
+    methods: dict[str, list[str]] = {}
+    for cell in cells:
+        text = "lr {learning_rate:g}, decay {weight_decay:g}, warmup {warmup_steps:g}"
+        picked = text.format(**cell.hyperparameters)
+        methods.setdefault(picked, []).append(str(cell.config.model.attention))
+    return [f"{picked} ({', '.join(names)})" for picked, names in methods.items()]
+
+
+def _short_commit(commit: str) -> str:
+    """Abbreviate a commit, but not that the tree had changes of its own."""
+    digits, dirty, _ = commit.partition("-dirty")
+    return digits[:12] + dirty
+
+
+def beyond_the_paper(section: Section) -> bool:
+    """Whether it is a question of ours, or of a reviewer, rather than a claim of the paper."""
+    return section.experiment.name in BEYOND
+
+
+def missing(sections: Sequence[Section]) -> dict[str, list[Experiment]]:
+    """Return what was not measured at the paper's own scale and length, by where it was at best."""
+    found: dict[str, list[Experiment]] = {}
+    for name in NAMES:
+        own = [section for section in sections if section.experiment.name == name]
+        best = max(own, key=lambda section: _likeness(section.setting), default=None)
+        if best is None:
+            found.setdefault("Not measured yet, or too little to show", []).append(load(name))
+        elif _likeness(best.setting) < _likeness(Setting(scale=SCALES[-1])):
+            found.setdefault(f"Measured only at {best.heading}", []).append(load(name))
+    return found
+
+
+def _likeness(setting: Setting) -> tuple[int, int]:
+    """Return what rises with how close a setting is to the paper's."""
+    return SCALES.index(setting.scale), -setting.shorten
+
+
+def counts(sections: Sequence[Section]) -> dict[str, int]:
+    """Return how many claims were judged in each way."""
+    found = Counter(verdict.status for section in sections for verdict in section.verdicts)
+    return {status: found[status] for status in STATUSES}

@@ -1,0 +1,5 @@
+"""What was measured: finished runs and measurements as tables, and where they come from."""
+
+from hyla.results.runs import curve_rows, final_rows, load_model, read_run, read_runs
+
+__all__ = ["curve_rows", "final_rows", "load_model", "read_run", "read_runs"]

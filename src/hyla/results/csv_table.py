@@ -1,0 +1,40 @@
+"""Rows to CSV and back, with nothing but the standard library: it has to work beside any GPU."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hyla._files import write_atomically
+from hyla.results.runs import Row
+
+
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """Write the rows, replacing the file at once; columns in the order of their first use."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text.getvalue().encode())
+
+
+def read_csv(path: Path) -> list[Row]:
+    """Return the rows with numbers, truth values and None put back; none if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(text: str) -> Any:
+    if text in ("", "True", "False"):
+        return {"": None, "True": True, "False": False}[text]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,73 @@
+"""Choosing hyper-parameters on the validation split, never on the OOD set, and reporting them."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hyla.results.runs import Row
+from hyla.training import Member
+
+HYPERPARAMETERS = tuple(field.name for field in fields(Member) if field.name != "seed")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds and its standard error; NaN for a single seed."""
+
+    mean: float
+    standard_error: float
+
+    def __str__(self) -> str:
+        if math.isnan(self.standard_error):
+            return f"{self.mean:.3f}"
+        return f"{self.mean:.3f} ± {self.standard_error:.3f}"
+
+
+def validation_metric(metrics: Mapping[str, Any], headline: str) -> str:
+    """Return the metric to choose by: on `validation`, or on `test` if that was not evaluated."""
+    name = f"validation/{headline}"
+    return name if name in metrics else f"test/{headline}"
+
+
+def best_setting(rows: Sequence[Row], headline: str) -> tuple[Any, ...]:
+    """Return the hyper-parameters with the best mean over seeds on the validation split.
+
+    A setting with which any seed diverged ranks below all others.
+    """
+    metric = validation_metric(rows[0], headline)
+    settings = compared_settings(rows)
+
+    def rank(setting: tuple[Any, ...]) -> tuple[bool, float]:
+        seeds = settings[setting]
+        score = statistics.fmean(row[metric] for row in seeds)
+        stable = not any(row["diverged"] for row in seeds)
+        return stable, -math.inf if math.isnan(score) else score
+
+    return max(settings, key=rank)
+
+
+def compared_settings(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
+    """Return the models by their hyper-parameters, of those that have as many seeds as any.
+
+    A mean over fewer seeds is no match: where runs sit on plateaus, one lucky seed would win.
+    """
+    settings: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        settings.setdefault(setting_of(row), []).append(row)
+    most = max(map(len, settings.values()))
+    return {setting: models for setting, models in settings.items() if len(models) == most}
+
+
+def setting_of(row: Row) -> tuple[Any, ...]:
+    """Return the row's hyper-parameters: what distinguishes members besides the seed."""
+    return tuple(row[name] for name in HYPERPARAMETERS)
+
+
+def estimate(rows: Sequence[Row], metric: str) -> Estimate:
+    """Return mean and standard error of a metric over the rows."""
+    values = [row[metric] for row in rows]
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return Estimate(statistics.fmean(values), math.nan)
+    return Estimate(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)))

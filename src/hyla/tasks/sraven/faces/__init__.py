@@ -1,0 +1,1 @@
+"""How an instance is shown: as drawings, prompts and files."""
