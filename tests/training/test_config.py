@@ -40,7 +40,7 @@ def test_every_preset_builds(task, scale):
 
 
 def test_the_papers_fuzzy_logic():
-    """Table A3, with what FACTS adds to it."""
+    """Table A3, with what it leaves open: positions, dropout, numbers of steps."""
     config = config_from_tree(load_preset("fuzzy", "paper"))
     assert config.task == FuzzyLogicConfig(
         num_variables=4, num_terms=2, sequence_length=32, held_out_fraction=0.7
@@ -72,7 +72,7 @@ def test_the_papers_fuzzy_logic():
 
 
 def test_the_papers_sraven():
-    """Table A3, with what FACTS adds to it."""
+    """Table A3, with what it leaves open: positions, dropout, numbers of steps."""
     config = config_from_tree(load_preset("sraven", "paper"))
     assert config.task == SravenConfig(
         num_features=4, num_values=8, grid_size=3, held_out_fraction=0.25
