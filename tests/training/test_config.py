@@ -8,10 +8,9 @@ import torch
 import yaml
 
 from hyla.nn import Transformer, TransformerConfig
-from hyla.tasks import FuzzyLogicConfig, SravenConfig
+from hyla.tasks import FuzzyLogicConfig, SravenConfig, task_names
 from hyla.training import (
     SCALES,
-    TASKS,
     Evaluation,
     Member,
     config_from_tree,
@@ -23,7 +22,7 @@ from tiny_runs import tiny_config
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", task_names())
 def test_every_preset_builds(task, scale):
     config = config_from_tree(load_preset(task, scale))
     assert config.task_name == task
@@ -129,7 +128,7 @@ def test_merge_reaches_into_nested_settings_and_keeps_its_arguments():
 # --- identity -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", task_names())
 def test_a_tree_describes_its_config_completely(task):
     config = config_from_tree(load_preset(task, "laptop"))
     tree = config.to_tree()

@@ -27,7 +27,6 @@ from hyla.results.selection import (
 )
 from hyla.results.sweep_table import write_table
 from hyla.training.loop import resolve_device
-from hyla.training.objectives import objective_of
 
 _SLURM = Group("Slurm: what each job asks for", sort_key=2)
 
@@ -150,7 +149,7 @@ def _populations(shares: Sequence[Share]) -> Table:
 def _collect(methods: Sequence[Method], shares: Sequence[Share], path: Path, out: Console) -> None:
     """Write the table of all finished members, and print a line per complete method."""
     # One headline for all: a sweep has one task.
-    headline = objective_of(methods[0].config.build_task()).headline
+    headline = methods[0].config.build_task().headline
     keys = [key.rpartition(".")[2] for key in methods[0].settings]
     chosen = [HEADINGS[name] for name in HYPERPARAMETERS]
     scores = ("validation", "ID", "OOD")
