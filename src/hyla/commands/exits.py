@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hyla._plugins import PluginError
 from hyla.results.origins import MissingOriginError
 from hyla.training import Interrupted
 from hyla.training.checkpoint import CheckpointError
@@ -66,7 +67,7 @@ def exit_code(error: Exception) -> int | None:
     match error:
         case Interrupted():
             return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
-        case UsageError():
+        case UsageError() | PluginError():
             return USAGE
         case BusyError():
             return TRY_AGAIN
