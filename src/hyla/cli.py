@@ -43,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (by default this process's) and return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        arguments = _without_plugins(arguments)
+        arguments, plugins = _split(arguments)
+        if plugins:
+            _plugins.ask_for(plugins)
+            _plugins.load()
         return _app(asked_for=arguments[0] if arguments else "")(arguments) or 0
     except CycloptsError as error:
         message, code = str(error), _USAGE_ERROR
@@ -59,10 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _without_plugins(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments without `--plugin NAME`, which holds for this process and its children.
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments of a command, and the values of `--plugin` among them.
 
-    Taken out here, since the options of commands follow from what plug-ins register.
+    The options of commands follow from what plug-ins register, which come first therefore.
     """
     rest, plugins, words = [], [], iter(arguments)
     for word in words:
@@ -73,10 +76,7 @@ def _without_plugins(arguments: Sequence[str]) -> list[str]:
             plugins.append(plugin)
         else:
             raise CycloptsError("--plugin needs a file, as in --plugin mytask.py")
-    if plugins:
-        _plugins.ask_for(plugins)
-        _plugins.load()
-    return rest
+    return rest, plugins
 
 
 def _app(asked_for: str) -> App:

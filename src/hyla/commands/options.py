@@ -214,9 +214,10 @@ def _field_docs(config: type) -> dict[str, str]:
     """Return the strings that stand under the fields of a dataclass."""
     try:
         [definition] = ast.parse(textwrap.dedent(inspect.getsource(config))).body
-    except (OSError, TypeError):  # made at run time, as in a notebook
+    except (OSError, TypeError, ValueError, SyntaxError):  # it stands in no file
         return {}
-    assert isinstance(definition, ast.ClassDef)
+    if not isinstance(definition, ast.ClassDef):
+        return {}
     docs = {}
     for field, following in zip(definition.body, definition.body[1:], strict=False):
         match field, following:
