@@ -104,7 +104,7 @@ def test_a_figure_is_that_of_the_command(tmp_path: Path, capsys):
         (("fig9",), {}, "not a figure or table"),
         (("fig2c",), {"only": {"seed": [7]}}, "no model has that"),
         ((_GRID,), {"workers": 0}, "at least 1"),
-        ((_GRID,), {"launcher": "cloud"}, "launcher must be one of"),
+        ((_GRID,), {"launcher": "cloud"}, "launcher must be 'local' or 'slurm'"),
         ((_GRID | {"grid": {"log_every": [1, 2]}},), {}, "only how it is watched"),
     ],
 )
@@ -154,6 +154,19 @@ def test_a_figure_takes_models_that_were_scored_on_less(tmp_path: Path, no_train
     rows = read_csv(tmp_path / "out" / "smoke-short10" / "models-fuzzy.csv")
     assert len(rows) == len(config.members)
     assert all(row[f"{split}/r2"] is not None for row in rows for split in _SPLITS)
+
+
+def test_models_that_were_scored_on_different_splits_are_compared_by_what_all_have(tmp_path: Path):
+    _run(tmp_path, _watched(splits=_SPLITS))
+    wider = _watched(splits=["test"]) | {"grid": {"members.seed": [0, 1, 2]}}
+    outcome = _run(tmp_path, wider)
+    assert [("validation/r2" in row, row["picked"]) for row in outcome.rows].count(
+        (True, True)
+    ) == 2
+    assert sum(row["picked"] for row in outcome.rows) == 3
+    (tmp_path / "grid.yaml").write_text(json.dumps(wider))
+    folders = ("--root", str(tmp_path / "runs"), "--out", str(tmp_path / "out"))
+    assert main(["sweep", str(tmp_path / "grid.yaml"), *folders, "--device", "cpu"]) == 0
 
 
 def test_an_unfinished_run_is_continued_however_it_was_watched(tmp_path: Path):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from cyclopts import Group, Parameter
@@ -15,7 +15,7 @@ from hyla.commands.output import table
 from hyla.commands.report import write_report
 from hyla.lab.experiment import Experiment
 from hyla.lab.plan.estimate import in_words
-from hyla.lab.plan.reproduction import Cost, Reproduction
+from hyla.lab.plan.reproduction import Cost, Extent, LabLaunch, Reproduction
 from hyla.lab.plan.shares import Share
 from hyla.lab.plan.slurm import SlurmOptions
 from hyla.lab.registry import load_all
@@ -25,26 +25,17 @@ from hyla.training.loop import resolve_device
 _EFFORT = Group("How much of it", sort_key=1)
 _RUN = Group("Where and how it runs", sort_key=2)
 _SLURM = Group("Slurm: what each job asks for", sort_key=3)
+_EXTENT, _LAUNCH = Extent(), LabLaunch()
 
 
 @continued_after_ctrl_c()
 def reproduce(
     *names: Annotated[str, Parameter(negative=())],
-    scale: Annotated[str, Parameter(group=_EFFORT)] = "laptop",
-    seeds: Annotated[int | None, Parameter(group=_EFFORT)] = None,
-    search: Annotated[bool, Parameter(group=_EFFORT, negative="--no-search")] = True,
+    extent: Annotated[Extent, Parameter(name="*", group=_EFFORT)] = _EXTENT,
     only: Annotated[list[str] | None, Parameter(group=_EFFORT)] = None,
-    shorten: Annotated[int, Parameter(group=_EFFORT)] = 1,
-    precision: Annotated[str, Parameter(group=_EFFORT)] = "float32",
     dry_run: Annotated[bool, Parameter(negative=())] = False,
-    root: Annotated[Path, Parameter(group=_RUN)] = Path("runs/lab"),
+    launch: Annotated[LabLaunch, Parameter(name="*", group=_RUN)] = _LAUNCH,
     out: Annotated[Path | None, Parameter(group=_RUN)] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=_RUN)] = "auto",
-    workers: Annotated[int, Parameter(group=_RUN)] = 1,
-    max_population: Annotated[int, Parameter(group=_RUN)] = 24,
-    max_seconds: Annotated[float | None, Parameter(group=_RUN)] = None,
-    launcher: Annotated[Literal["local", "slurm"], Parameter(group=_RUN)] = "local",
-    wait: Annotated[bool, Parameter(group=_RUN, negative="--no-wait")] = True,
     remeasure: Annotated[bool, Parameter(group=_RUN, negative=())] = False,
     report: Annotated[bool, Parameter(group=_RUN, negative="--no-report")] = True,
     slurm: Annotated[SlurmOptions | None, Parameter(group=_SLURM)] = None,
@@ -70,37 +61,13 @@ def reproduce(
     ----------
     names
         Figures and tables, such as fig2c or tableA1, or all. Without any, lists them.
-    scale
-        smoke (seconds a run), laptop (minutes, two cores) or paper (the paper's own setting).
-    seeds
-        Seeds of each method; without it, 3 at paper scale and 2 at the others.
-    search
-        Search the hyper-parameters of Table A3; --no-search takes the preset's alone.
     only
         Train only models with these settings, as in `--only task_name=fuzzy seed=0,1`.
-    shorten
-        Take one in N of the scale's steps. Such results are kept and shown apart.
-    precision
-        float32, tf32 or bf16. Results of each are kept and shown apart.
     dry_run
         List the populations, their state and the estimated time, and train nothing.
-    root
-        Folder of the run directories; on a cluster, one that all nodes share.
     out
         Folder of the tables, figures and the report. (default: results/smoke at smoke scale, else
         results/lab)
-    device
-        auto takes the GPU if there is one.
-    workers
-        Processes that train at the same time: one or more for each GPU.
-    max_population
-        Most models that train together as one population.
-    max_seconds
-        Stop after this time, with everything saved (launcher local).
-    launcher
-        local: on this machine; slurm: a job array, one job per population.
-    wait
-        With Slurm, wait for the jobs and collect; --no-wait returns after submission.
     remeasure
         Measure on trained models again, also where nothing new was trained.
     report
@@ -111,32 +78,21 @@ def reproduce(
         if not names:
             screen.show(_listing(load_all(["all"])))
             return
-        check_at_least_one(
-            seeds=seeds, shorten=shorten, workers=workers, max_population=max_population
-        )
+        check_at_least_one(seeds=extent.seeds, shorten=extent.shorten)
         job = Reproduction(
             names=names,
-            scale=scale,
-            seeds=seeds,
-            search=search,
             only=_only(only or []),
-            shorten=shorten,
-            precision=precision,
-            root=root,
             out=out,
-            device=device,
-            workers=workers,
-            max_population=max_population,
-            max_seconds=max_seconds,
-            launcher=launcher,
-            wait=wait,
             remeasure=remeasure,
             slurm=slurm,
+            **vars(extent),
+            **vars(launch),
         )
         check = check_folders if dry_run else check_writable
-        check(root=root, out=job.store)
+        check(root=job.root, out=job.store)
         # A dry run for a GPU may happen where there is none.
-        where = torch.device(device) if dry_run and device != "auto" else resolve_device(device)
+        elsewhere = dry_run and job.device != "auto"
+        where = torch.device(job.device) if elsewhere else resolve_device(job.device)
 
     shares = job.plan()
     seconds = job.seconds(shares, where)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Group, Parameter
 from rich.table import Table
@@ -10,15 +10,23 @@ from rich.table import Table
 from hyla._errors import install_command
 from hyla.commands.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.lab_screen import LabScreen
-from hyla.commands.options import check_at_least_one, check_folders, check_writable
+from hyla.commands.options import check_folders, check_writable
 from hyla.commands.output import HEADINGS, table
-from hyla.lab.plan.pipeline import Found
+from hyla.lab.plan.pipeline import Found, Launch
 from hyla.lab.plan.shares import Share
 from hyla.lab.plan.slurm import SlurmOptions
 from hyla.lab.plan.sweep import Sweep
-from hyla.results.selection import HYPERPARAMETERS, estimate, setting_of, validation_metric
+from hyla.results.runs import Row
+from hyla.results.selection import (
+    HYPERPARAMETERS,
+    estimate,
+    has_metric,
+    setting_of,
+    validation_metric,
+)
 
 _SLURM = Group("Slurm: what each job asks for", sort_key=2)
+_LAUNCH = Launch()
 
 
 @continued_after_ctrl_c()
@@ -26,15 +34,9 @@ def sweep(
     grid: Path,
     /,
     *,
-    root: Path = Path("runs"),
+    launch: Annotated[Launch, Parameter(name="*")] = _LAUNCH,
     out: Path = Path("results"),
-    launcher: Literal["local", "slurm"] = "local",
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    workers: int = 1,
-    max_population: int = 64,
-    max_seconds: float | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
-    wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True,
     slurm: Annotated[SlurmOptions | None, Parameter(group=_SLURM)] = None,
 ) -> None:
     """Train every combination of a grid of settings, and choose the best fairly.
@@ -66,42 +68,16 @@ def sweep(
     ----------
     grid
         YAML file with task, scale, set (settings over the preset) and grid (lists of values).
-    root
-        Folder of the run directories; on a cluster, one that all nodes share.
     out
         Folder of the table.
-    launcher
-        local: one population after the other; slurm: a job array, one job per population.
-    device
-        auto takes the GPU if there is one.
-    workers
-        Processes that train at the same time: one or more for each GPU.
-    max_population
-        Most models that train together.
-    max_seconds
-        Stop after this time, with a checkpoint (launcher local).
     dry_run
         List the populations and their state, and train nothing.
-    wait
-        With Slurm, wait for the jobs and collect; --no-wait returns after submission.
     """
     screen = LabScreen()
     with usage_errors():
-        check_at_least_one(workers=workers, max_population=max_population)
-        job = Sweep(
-            grid=grid,
-            root=root,
-            out=out,
-            launcher=launcher,
-            device=device,
-            workers=workers,
-            max_population=max_population,
-            max_seconds=max_seconds,
-            wait=wait,
-            slurm=slurm,
-        )
+        job = Sweep(grid=grid, out=out, slurm=slurm, **vars(launch))
         check = check_folders if dry_run else check_writable
-        check(root=root, out=out)
+        check(root=job.root, out=out)
         job.check_device()
     if dry_run:
         screen.show(_populations(job.plan()))
@@ -109,7 +85,7 @@ def sweep(
     with screen:
         outcome = job.run(screen)
     if not outcome.submitted:
-        found = outcome.found()
+        found = outcome.found
         screen.show(_best(found, job.headline))
         with usage_errors():
             written = job.write(outcome)
@@ -148,13 +124,17 @@ def _best(found: Sequence[Found], headline: str) -> Table:
             shown.add_row(*label, *dashes, "not finished")
             continue
         first = one.picked[0]
-        metrics = (validation_metric(first, headline), f"test/{headline}", f"ood/{headline}")
+        metrics = (validation_metric(one.rows, headline), f"test/{headline}", f"ood/{headline}")
         diverged = sum(row["diverged"] for row in one.picked)
         shown.add_row(
             *label,
             *(f"{value:g}" for value in setting_of(first)),
             str(len(one.picked)),
-            *(str(estimate(one.picked, metric)) if metric in first else "-" for metric in metrics),
+            *(_mean(one.picked, metric) for metric in metrics),
             f"{diverged} diverged" if diverged else "",
         )
     return shown
+
+
+def _mean(rows: Sequence[Row], metric: str) -> str:
+    return str(estimate(rows, metric)) if all(has_metric(row, metric) for row in rows) else "-"

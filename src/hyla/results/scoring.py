@@ -38,10 +38,10 @@ def score_rest(
     The numbers are those of a run that had been asked for it from the start. Raises `Interrupted`
     after a signal or `max_seconds`, with nothing changed.
     """
-    if not unscored_splits(read_run(path), asked):
+    stored = read_run(path)
+    if not unscored_splits(stored, asked):
         return
     where = resolve_device(device)
-    stored = read_run(path)
     with RunDirectory.open(path.parent, _name(stored), stored.config) as directory:
         stored = read_run(path)  # nobody else writes now
         splits = unscored_splits(stored, asked)

@@ -163,7 +163,7 @@ class Cell:
 
     def validated(self, row: Row) -> float:
         """Return the score of one of its models on the validation split, -∞ if it diverged."""
-        score = row[validation_metric(row, self.headline)]
+        score = row[validation_metric(self.rows, self.headline)]
         return -math.inf if math.isnan(score) else score
 
     def get(self, key: str) -> Any:

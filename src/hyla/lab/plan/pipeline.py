@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from hyla._errors import BusyError, UnfinishedError
 from hyla.lab.methods import Method
@@ -19,8 +20,6 @@ from hyla.results.selection import best_setting, setting_of
 from hyla.training import Interrupted
 from hyla.training.loop import resolve_device
 from hyla.training.objectives import objective_of
-
-_LAUNCHERS = ("local", "slurm")
 
 
 class Watch:
@@ -55,8 +54,10 @@ class Outcome:
     """What is there of what was asked for, and why not all of it."""
 
     shares: Sequence[Share]
-    failures: list[str] = field(default_factory=list)
-    """A line for everything that went wrong."""
+    failures: Sequence[str] = ()
+    """A line for each population that could not be trained."""
+    unmeasured: list[str] = field(default_factory=list)
+    """A line for each measurement that failed."""
     busy: Sequence[Share] = ()
     """What other processes are training."""
     stopped: Interrupted | None = None
@@ -64,8 +65,9 @@ class Outcome:
     submitted: bool = False
     """Whether jobs are in Slurm's queue that nobody waits for."""
 
+    @functools.cached_property
     def found(self) -> list[Found]:
-        """Return what is finished, by method."""
+        """What is finished, by method."""
         methods: dict[int, list[Share]] = {}
         for share in self.shares:
             methods.setdefault(id(share.method), []).append(share)
@@ -73,8 +75,8 @@ class Outcome:
 
     @property
     def rows(self) -> list[Row]:
-        """Return a row for each finished model: settings, final metrics, origin, `picked`."""
-        return [row for found in self.found() for row in found.rows]
+        """A row for each finished model: settings, final metrics, origin, `picked`."""
+        return [row for found in self.found for row in found.rows]
 
     def check(self) -> None:
         """Raise an error that says what is missing, and what to do about it, if anything is."""
@@ -82,10 +84,10 @@ class Outcome:
             raise self.stopped
         if self.submitted:
             return
-        reasons = "".join(f"\n  {failure}" for failure in self.failures)
+        reasons = "".join(f"\n  {line}" for line in (*self.failures, *self.unmeasured))
         left = {share.path for share in self.shares if not share.finished}
         count = f"{len(left)} of {len(self.shares)} populations"
-        if left and not self.failures and left <= {share.path for share in self.busy}:
+        if left and not reasons and left <= {share.path for share in self.busy}:
             raise BusyError(
                 f"{count} are being trained by other processes; the same command collects them "
                 "later"
@@ -94,7 +96,7 @@ class Outcome:
             raise UnfinishedError(
                 f"{count} are not finished; the same command continues them.{reasons}"
             )
-        if self.failures:
+        if self.unmeasured:
             raise UnfinishedError(f"all is trained, but not all could be measured:{reasons}")
 
 
@@ -108,29 +110,35 @@ def _found(shares: Sequence[Share]) -> Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(ABC):
-    """Something to train, and where and how: what a command's options say."""
+class Launch:
+    """Where and how populations are trained."""
 
-    root: Path
+    root: Path = Path("runs")
     """Folder of the run directories; on a cluster, one that all nodes share."""
-    device: str = "auto"
-    """auto takes the GPU if there is one; or cpu, or cuda."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes the GPU if there is one."""
     workers: int = 1
     """Processes that train at the same time: one or more for each GPU."""
-    max_population: int = 24
+    max_population: int = 64
     """Most models that train together as one population."""
     max_seconds: float | None = None
     """Stop after this time, with everything saved (launcher local)."""
-    launcher: str = "local"
+    launcher: Literal["local", "slurm"] = "local"
     """local: on this machine; slurm: a job array, one job per population."""
     wait: bool = True
-    """With Slurm, wait for the jobs and collect, or return after submission."""
+    """With Slurm, wait for the jobs and collect; --no-wait returns after submission."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Launch, ABC):
+    """Something to train, and where and how."""
+
     slurm: SlurmOptions | None = None
-    """What each job asks for."""
+    """What each of Slurm's jobs asks for."""
 
     def __post_init__(self):
-        if self.launcher not in _LAUNCHERS:
-            raise ValueError(f"launcher must be one of {_LAUNCHERS}, got {self.launcher!r}")
+        if self.launcher not in ("local", "slurm"):
+            raise ValueError(f"launcher must be 'local' or 'slurm', got {self.launcher!r}")
         for name in ("workers", "max_population"):
             if getattr(self, name) < 1:
                 raise ValueError(

@@ -16,7 +16,7 @@ from hyla.lab.measuring import NotAvailableError
 from hyla.lab.methods import Effort, Method, check_only, methods_of, titled, together
 from hyla.lab.plan.estimate import seconds_for
 from hyla.lab.plan.measure import collect_ceilings, measure
-from hyla.lab.plan.pipeline import Job, Outcome, Watch
+from hyla.lab.plan.pipeline import Job, Launch, Outcome, Watch
 from hyla.lab.plan.shares import Share
 from hyla.lab.registry import load_all
 from hyla.results.runs import Row, read_run
@@ -43,24 +43,37 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduction(Job):
-    """Experiments at a scale: their models, what is measured on them, and the store's tables."""
+class Extent:
+    """How much of the paper to reproduce."""
 
-    names: Sequence[str]
-    """Figures and tables, such as fig2c or tableA1, or all."""
     scale: str = "laptop"
     """smoke (seconds a run), laptop (minutes, two cores) or paper (the paper's own setting)."""
     seeds: int | None = None
     """Seeds of each method; without it, 3 at paper scale and 2 at the others."""
     search: bool = True
-    """Search the hyper-parameters of Table A3, or take the preset's alone."""
-    only: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Train only models with these settings, as in {"task_name": ["fuzzy"], "seed": [0, 1]}."""
+    """Search the hyper-parameters of Table A3; --no-search takes the preset's alone."""
     shorten: int = 1
     """Take one in N of the scale's steps. Such results are kept and shown apart."""
     precision: str = "float32"
     """float32, tf32 or bf16. Results of each are kept and shown apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabLaunch(Launch):
+    """Where and how they are trained: apart from runs of one's own."""
+
     root: Path = Path("runs/lab")
+    max_population: int = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(LabLaunch, Job, Extent):
+    """Experiments at a scale: their models, what is measured on them, and the store's tables."""
+
+    names: Sequence[str]
+    """Figures and tables, such as fig2c or tableA1, or all."""
+    only: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Train only models with these settings, as in {"task_name": ["fuzzy"], "seed": [0, 1]}."""
     out: Path | None = None
     """Folder of the tables, figures and the report; without it, results/smoke at smoke scale, else
     results/lab."""
@@ -168,7 +181,7 @@ class Reproduction(Job):
         try:
             for name, experiment in self._measurements().items():
                 if trained or self.remeasure or not self.tables.measured(name):
-                    with _noting_failures(name, outcome.failures, watch.say):
+                    with _noting_failures(name, outcome.unmeasured, watch.say):
                         count = measure(
                             experiment,
                             self.tables,

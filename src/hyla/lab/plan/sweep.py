@@ -18,10 +18,8 @@ class Sweep(Job):
     grid: Path | Mapping[str, Any]
     """YAML file with task, scale, set (settings over the preset) and grid (lists of values), or
     what would be in it."""
-    root: Path = Path("runs")
     out: Path = Path("results")
     """Folder of the table, which has the name of the grid's file."""
-    max_population: int = 64
 
     def __post_init__(self):
         super().__post_init__()
