@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from hyla.lab.plan.reproduce import methods_of
-from hyla.lab.plan.sweep import Method
+from hyla.lab.methods import Method, methods_of
 from hyla.lab.registry import load
 from hyla.results.runs import Row
 from hyla.results.selection import Estimate
 from hyla.results.setting import Setting
-from hyla.results.tables import MEMBER, Tables, method_key
+from hyla.results.tables import MEMBER, Tables
+from hyla.training.identity import method_key
 
 PAPER = Setting(scale="paper")
 

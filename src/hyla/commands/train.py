@@ -210,7 +210,7 @@ def _show(config: TrainConfig, summary: dict[str, Any], path: Path) -> None:
     """Print a row per member; of several, the best by validation is marked."""
     headline = config.build_task().headline
     members = summary["members"]
-    chosen_by = validation_metric(members[0]["metrics"], headline)
+    chosen_by = validation_metric([member["metrics"] for member in members], headline)
 
     def chosen_value(member: dict[str, Any]) -> float:
         return member["metrics"].get(chosen_by, math.nan)

@@ -1,7 +1,5 @@
 """The models that can be explored: those of named runs, and those that are shipped."""
 
-import hashlib
-import json
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +22,7 @@ from hyla.results.runs import flat_settings, load_model, read_run
 from hyla.tasks import FuzzyLogic, Sraven
 from hyla.training import TrainConfig
 from hyla.training.checkpoint import CheckpointError
+from hyla.training.identity import shape_key
 from hyla.training.run_directory import RunDirectoryError
 
 _NAMES = {"hyla": "HYLA", "softmax": "Softmax", "linear": "Linear"}
@@ -48,7 +47,7 @@ class Subject:
         self.settings = asdict(config.members[member]) | flat_settings(config.to_tree())
         self.label = self._own_label()  # a gallery adds to it where others have the same
         self.task = config.build_task()
-        self.shape = shape_of(config)
+        self.shape = shape_key(config)
         self._shipped, self._load = shipped, load
         # Codes are recorded and edited through hooks on the model: one request at a time.
         self._lock = threading.RLock()
@@ -217,14 +216,6 @@ def study_pairs(subject: Subject, name: str = "row") -> list[tuple[int, int]]:
     length = subject.task.sequence_length
     listed = resolve_pairs(subject.study.pairs[name], queries=length, keys=length)
     return [(query, key) for query, key in listed.tolist()]
-
-
-def shape_of(config: TrainConfig) -> str:
-    """Return a name for what a task's instances look like, whatever is held out of them."""
-    sizes = asdict(config.task)
-    del sizes["held_out_fraction"]
-    content = json.dumps([config.task_name, sizes], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
 def _of_run(path: Path) -> Iterator[Subject]:

@@ -15,7 +15,7 @@ import torch
 
 from hyla.explorer.packed import Description, shipped_folder, write_packed
 from hyla.nn import Transformer
-from hyla.results.runs import StoredRun, load_model, read_run, read_runs, shared_settings
+from hyla.results.runs import StoredRun, load_model, read_run, read_runs
 from hyla.tasks import Batch, Task
 from hyla.training.checkpoint import CheckpointError
 from hyla.training.run_directory import RunDirectoryError
@@ -65,7 +65,7 @@ def _scores_of_seeds(run: StoredRun, member: int, headline: str) -> dict[str, di
     beside = [other for other in read_runs(run.path.resolve().parent) if other.summary is not None]
     scores = {}
     for other in (*beside, run):  # its own run has the last word about a seed
-        if shared_settings(other.config) != shared_settings(run.config):
+        if other.method != run.method:
             continue
         assert other.summary is not None
         for settings, result in zip(other.members, other.summary["members"], strict=True):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from hyla.results.runs import read_run
 from hyla.training import checkpoint
-from hyla.training.run_directory import fingerprint
 
 _OPTIMISER = ("first_moment/", "second_moment/")
 
@@ -18,12 +17,11 @@ def compact(path: Path) -> None:
     run = read_run(path)
     if run.summary is None:
         return
-    identity = fingerprint(run.config)
-    found = checkpoint.load_latest(path, identity, warn=lambda message: None)
+    found = checkpoint.load_latest(path, run.fingerprint, warn=lambda message: None)
     if found is None or not any(name.startswith(_OPTIMISER) for name in found.tensors):
         return
     models = {name: t for name, t in found.tensors.items() if not name.startswith(_OPTIMISER)}
-    kept = checkpoint.save(path, found.step, models, found.meta, fingerprint=identity)
+    kept = checkpoint.save(path, found.step, models, found.meta, fingerprint=run.fingerprint)
     for other in path.glob("checkpoint-*.safetensors"):
         if other != kept:
             other.unlink()

@@ -3,6 +3,7 @@
 Reading takes no locks and changes nothing, so it is safe while runs are being trained.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,9 @@ import torch
 from hyla.nn import Transformer
 from hyla.training import TrainConfig, config_from_tree
 from hyla.training.checkpoint import CheckpointError, load_latest, newest_step
+from hyla.training.identity import fingerprint, method_key
 from hyla.training.run_directory import (
     RunDirectoryError,
-    fingerprint,
     read_finished,
     read_json,
     read_metrics,
@@ -41,9 +42,22 @@ class StoredRun:
     """One entry per start: device, versions, commit."""
 
     @property
+    def fingerprint(self) -> str:
+        """What its checkpoints are marked with."""
+        return fingerprint(self.config)
+
+    @property
     def members(self) -> list[dict[str, Any]]:
         """The settings of each member of the population."""
         return self.config["members"]
+
+    @functools.cached_property
+    def method(self) -> str | None:
+        """Key of what it computes; None of a language model, or of settings nobody knows now."""
+        try:
+            return method_key(config_from_tree(self.config))
+        except ValueError:
+            return None
 
     @property
     def checkpoint_step(self) -> int | None:
@@ -91,7 +105,7 @@ def load_model(
             f"{path} has {len(config.members)} models, counted from 0: there is no member {member}"
         )
     complaints: list[str] = []
-    checkpoint = load_latest(run.path, fingerprint(run.config), complaints.append)
+    checkpoint = load_latest(run.path, run.fingerprint, complaints.append)
     if checkpoint is None:
         reasons = complaints or ["train it with the command that began it"]
         raise CheckpointError(f"{path} has no checkpoint to load: {' '.join(reasons)}")
@@ -113,16 +127,15 @@ def untrained_like(model: Transformer, seed: int) -> Transformer:
     return initial.to(next(model.parameters()).device).eval()
 
 
-def shared_settings(config: Mapping[str, Any]) -> str:
-    """Return a fingerprint of everything in a config tree but its members."""
-    return fingerprint({name: value for name, value in config.items() if name != "members"})
-
-
 def final_rows(run: StoredRun) -> list[Row]:
     """Return a row per member of a finished run: settings, final metrics, origin."""
     if run.summary is None:
         raise ValueError(f"{run.path} is not finished: it has no final metrics yet")
     settings = flat_settings(run.config)
+    if "scored" in run.summary:  # on more than its config asked for
+        instances = scored_instances(run)
+        settings["evaluation.splits"] = " ".join(instances)
+        settings["evaluation.final_instances"] = min(instances.values())
     origin = {
         "run": run.path.name,
         "population": len(run.members),
@@ -138,6 +151,14 @@ def final_rows(run: StoredRun) -> list[Row]:
         }
         rows.append({**settings, **member, **outcome, **origin})
     return rows
+
+
+def scored_instances(run: StoredRun) -> dict[str, int]:
+    """Return on how many instances of each split the models of a finished run were scored."""
+    if run.summary is None:
+        return {}
+    asked = run.config["evaluation"]
+    return dict.fromkeys(asked["splits"], asked["final_instances"]) | run.summary.get("scored", {})
 
 
 def origin_of(run: StoredRun) -> Row:

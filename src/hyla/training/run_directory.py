@@ -17,7 +17,6 @@ that; `RunDirectory.metrics` puts the numbers back.
 """
 
 import errno
-import hashlib
 import json
 import math
 import os
@@ -37,6 +36,7 @@ from hyla import __version__
 from hyla._environment import environment, git_commit
 from hyla._files import open_regular, read_regular, write_atomically
 from hyla.training.checkpoint import DISK_FULL, JSON, room_left
+from hyla.training.identity import fingerprint
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NONFINITE = "nonfinite"
@@ -51,19 +51,6 @@ class RunDirectoryError(RuntimeError):
 
 class RunBusyError(RunDirectoryError):
     """Another process is training this run."""
-
-
-def fingerprint(config: Mapping[str, JSON]) -> str:
-    """Return the SHA-256 of the config's canonical JSON, in hex.
-
-    Canonical: keys sorted, no white space, floats as Python's ``repr``, ASCII only. Note that
-    ``1`` and ``1.0`` are different configs.
-    """
-    try:
-        canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except ValueError as error:
-        raise ValueError(f"A config holds finite numbers only: {error}") from error
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def directory_of(root: Path, name: str, config: Mapping[str, JSON]) -> Path:
@@ -109,7 +96,7 @@ class RunDirectory:
         try:
             _write_or_check_config(path / "config.json", config, identity)
             if read_finished(path) is None:
-                _add_provenance(path, device)
+                add_provenance(path, device)
             return cls(path, identity, lock)
         except BaseException:
             lock.close()
@@ -328,7 +315,7 @@ def _write_or_check_config(path: Path, config: dict[str, Any], identity: str) ->
         )
 
 
-def _add_provenance(run: Path, device: torch.device | None) -> None:
+def add_provenance(run: Path, device: torch.device | None) -> None:
     """Record this start; a run resumed elsewhere has several, and its figures come from all."""
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     start = {

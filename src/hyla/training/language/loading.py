@@ -9,9 +9,10 @@ import torch
 from hyla.nn import Transformer, TransformerConfig
 from hyla.tasks.language import Tokenizer
 from hyla.tasks.language.shards import TOKENIZER
+from hyla.training.identity import fingerprint
 from hyla.training.language import checkpoints
 from hyla.training.loop import resolve_device
-from hyla.training.run_directory import RunDirectoryError, fingerprint
+from hyla.training.run_directory import RunDirectoryError
 
 
 class LoadedModel(NamedTuple):

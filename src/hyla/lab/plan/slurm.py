@@ -1,7 +1,7 @@
-"""Where a sweep's populations train: in this process, or as a Slurm job array."""
+"""Populations as a Slurm job array."""
 
+import dataclasses
 import json
-import math
 import shutil
 import signal
 import subprocess
@@ -13,11 +13,12 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hyla._errors import install_command
+from hyla._errors import LauncherError, install_command
 from hyla._files import write_atomically
-from hyla.lab.plan.sweep import Share
-from hyla.training import Interrupted, TrainConfig, train
-from hyla.training.run_directory import RunBusyError, RunDirectoryError, read_json
+from hyla.lab.plan.shares import Share
+from hyla.lab.plan.workers import complete
+from hyla.training import Interrupted
+from hyla.training.run_directory import RunDirectoryError, read_json
 
 if TYPE_CHECKING:
     import submitit
@@ -32,53 +33,6 @@ _LOOKS_UNTIL_LOST = 5
 _COMMANDS = ("sbatch", "srun", "squeue")
 _RECORD = "populations.json"
 """Run directories, and the jobs that were last submitted for them."""
-
-
-def train_locally(
-    shares: Sequence[Share],
-    *,
-    root: Path,
-    device: str = "auto",
-    max_seconds: float = math.inf,
-    say: Callable[[str], None],
-) -> list[Share]:
-    """Train one population after the other; return those that other processes are training.
-
-    Raises `Interrupted` as `train` does, with everything so far on disk.
-    """
-
-    def train_one(share: Share, seconds: float) -> None:
-        train(share.config, root=root, device=device, max_seconds=seconds)
-
-    return train_in_turn(shares, train_one, max_seconds=max_seconds, say=say)
-
-
-def train_in_turn(
-    shares: Sequence[Share],
-    train_one: Callable[[Share, float], None],
-    *,
-    max_seconds: float,
-    say: Callable[[str], None],
-) -> list[Share]:
-    """Call `train_one` on each share and the seconds that are left; return the busy ones."""
-    deadline = time.monotonic() + max_seconds
-    busy = []
-    for number, share in enumerate(shares, start=1):
-        place = f"population {number} of {len(shares)}: {share.method}"
-        say(f"{place} ({share.state})")
-        try:
-            train_one(share, deadline - time.monotonic())
-        except RunBusyError as error:
-            say(left_to_another(error))
-            busy.append(share)
-        except Interrupted as stop:
-            raise Interrupted(f"{place}: {stop}", stop.reason) from stop
-    return busy
-
-
-def left_to_another(error: RunBusyError) -> str:
-    """Say why a population is not trained here."""
-    return f"another process is training it: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +68,10 @@ class PopulationJob:
     passed on to submitit.
     """
 
-    def __call__(self, config: TrainConfig, root: Path, device: str) -> None:
-        """Start or continue the run of `config`."""
+    def __call__(self, share: Share, device: str) -> None:
+        """Bring the share to its end from wherever it is."""
         try:
-            train(config, root=root, device=device)
+            complete(share, device=device)
         except Interrupted as stop:
             print(stop, flush=True)
             if stop.reason == "SIGUSR2":
@@ -127,13 +81,11 @@ class PopulationJob:
             # as the job's result; an exit is not.
             sys.exit(1)
 
-    def checkpoint(
-        self, config: TrainConfig, root: Path, device: str
-    ) -> "submitit.helpers.DelayedSubmission":
+    def checkpoint(self, share: Share, device: str) -> "submitit.helpers.DelayedSubmission":
         """Tell submitit what to run after a requeue: the same, for the run directory knows."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self, config, root, device)
+        return DelayedSubmission(self, share, device)
 
 
 class SlurmJobs:
@@ -224,9 +176,9 @@ def submit(
         import submitit
         from submitit.core.utils import FailedJobError
     except ImportError as error:
-        raise ValueError(f"submitit is not installed: {install_command('slurm')}") from error
+        raise LauncherError(f"submitit is not installed: {install_command('slurm')}") from error
     if missing := [name for name in _COMMANDS if shutil.which(name) is None]:
-        raise ValueError(
+        raise LauncherError(
             f"Slurm's commands are not found here ({', '.join(missing)}): run this where jobs are "
             "submitted, or use --launcher local"
         )
@@ -241,7 +193,7 @@ def submit(
     try:
         queue = _queue()
     except _NoAnswerError as error:
-        raise ValueError(
+        raise LauncherError(
             f"squeue does not say what is in the queue{error}; nothing was submitted, lest it be "
             "twice: run this again where `squeue --me` works, or use --launcher local"
         ) from error
@@ -252,18 +204,38 @@ def submit(
         if new:
             jobs = executor.map_array(
                 PopulationJob(),
-                [share.config for share in new],
-                repeat(root.absolute()),
+                [dataclasses.replace(share, path=share.path.absolute()) for share in new],
                 repeat(device),
             )
     except FailedJobError as error:
-        raise ValueError(
+        raise LauncherError(
             f"Slurm refused the jobs: {str(error).strip().splitlines()[-1]}"
         ) from error
     names = {share.path.name: job.job_id for share, job in zip(new, jobs, strict=True)}
     write_atomically(record, json.dumps(submitted | names, indent=1).encode())
     found = [submitit.SlurmJob[None](log, submitted[share.path.name]) for share in waiting]
     return SlurmJobs([*waiting, *new], [*found, *jobs], log, found=len(found))
+
+
+def wait_for(
+    jobs: SlurmJobs,
+    *,
+    show: Callable[[SlurmJobs, Sequence[str]], None],
+    say: Callable[[str], None],
+) -> list[str]:
+    """Wait for the jobs, showing the state of each again and again; return what went wrong."""
+    states: list[str] = []
+    try:
+        for states in jobs.watch():
+            show(jobs, states)
+    except KeyboardInterrupt:
+        say(f"The jobs go on: the same command collects them, `scancel {jobs.job_ids}` stops them.")
+        raise
+    return [
+        f"{share.path.name}: {jobs.failure(i)} (see {jobs.jobs[i].paths.stderr})"
+        for i, share in enumerate(jobs.shares)
+        if states[i] != "finished"
+    ]
 
 
 def _submitted(record: Path) -> dict[str, str]:

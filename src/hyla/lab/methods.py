@@ -1,26 +1,117 @@
-"""From names of figures to populations, and from finished runs to the store's tables."""
+"""What is asked, as methods: a sweep's grid, or the grids of an experiment.
+
+A sweep is a YAML file::
+
+    task: sraven
+    scale: laptop
+    set:                                  # over the preset, for all runs
+      steps: 2000
+    grid:                                 # every combination of the lists
+      model.attention: [hyla, softmax, linear]
+      members.learning_rate: [1e-3, 3e-4]
+      members.seed: [0, 1, 2]
+
+Combinations that differ in `members.*` alone have models of one shape on one task, and train
+together. Everything else is a *method*; its members are compared with each other, and the best
+learning rate, decay and warmup are chosen for each method by itself.
+"""
 
 import dataclasses
 import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from hyla._environment import environment
 from hyla._errors import nearest
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import members
-from hyla.lab.measuring import Measuring, NotAvailableError
-from hyla.lab.plan.sweep import Method, Share, expand, plan
-from hyla.results.ceilings import ceiling_rows
-from hyla.results.runs import Row, flat_settings, read_run
+from hyla.results.runs import Row, flat_settings
 from hyla.results.setting import Setting
-from hyla.results.tables import Results, Tables, ceilings_of, cells_of, method_key, task_key
-from hyla.training import config_from_tree, load_preset
-from hyla.training.loop import resolve_device
-from hyla.training.run_directory import git_commit
+from hyla.results.tables import Results, Tables, ceilings_of, cells_of
+from hyla.training import TrainConfig, config_from_tree, load_preset, merge
+from hyla.training.config import members_from_tree, read_settings
+from hyla.training.identity import WATCHED, method_key
+
+_KEYS = ("task", "scale", "set", "grid")
+_MEMBERS = "members."
+_CHOSEN_ON = ("validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Everything that is equal among models which are compared with each other."""
+
+    settings: Mapping[str, Any]
+    """The values of the grid's keys that single this method out."""
+    config: TrainConfig
+    """With all members that are asked for."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key} {value}" for key, value in self.settings.items()) or "all"
+
+
+# --- of a sweep ------------------------------------------------------------------------------
+
+
+def read_sweep(path: Path) -> list[Method]:
+    """Return the methods that a sweep's YAML file describes."""
+    return expand(read_settings(path, example="task: fuzzy"))
+
+
+def expand(tree: Mapping[str, Any]) -> list[Method]:
+    """Return the methods of a sweep, each with the members that its grid gives."""
+    for key in tree:
+        if key not in _KEYS:
+            raise ValueError(f"{key} is not a key of a sweep{nearest(key, _KEYS)}; use {_KEYS}")
+    if "task" not in tree:
+        raise ValueError("task is missing: say which task the sweep is about, as in `task: fuzzy`")
+    for key in ("set", "grid"):
+        if not isinstance(tree.get(key, {}), Mapping):
+            raise ValueError(f"{key} must map settings to values, got {tree[key]!r}")
+    base = merge(load_preset(tree["task"], tree.get("scale", "laptop")), tree.get("set", {}))
+    grid = {str(key): values for key, values in tree.get("grid", {}).items()}
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"grid: {key} must be a list of values, as in `{key}: [{values}]`")
+        if key.partition(".")[0] in WATCHED and len(values) > 1:
+            raise ValueError(f"grid: {key} changes no model, only how it is watched; use set")
+    members = {key: grid.pop(key) for key in list(grid) if key.startswith(_MEMBERS)}
+    if members and not isinstance(base["members"], Mapping):
+        raise ValueError(f"set.members lists models one by one: drop {', '.join(members)} or it")
+    for key, values in members.items():
+        base = merge(base, _nested(key, values))
+
+    methods: dict[str, Method] = {}
+    for values in product(*grid.values()):
+        settings = dict(zip(grid, values, strict=True))
+        changed = base
+        for key, value in settings.items():
+            changed = merge(changed, _nested(key, value))
+        config = config_from_tree(changed | {"members": _distinct_members(changed["members"])})
+        if not set(_CHOSEN_ON) & set(config.evaluation.splits):
+            raise ValueError(
+                f"evaluation.splits {config.evaluation.splits} leaves nothing to choose settings "
+                f"on; add one of {_CHOSEN_ON}"
+            )
+        # Two spellings of one method are one method.
+        methods.setdefault(method_key(config), Method(settings=settings, config=config))
+    return list(methods.values())
+
+
+def _distinct_members(members: Any) -> list[dict[str, Any]]:
+    """Return a model that is asked for twice, perhaps spelt in two ways, once."""
+    return [dataclasses.asdict(m) for m in dict.fromkeys(members_from_tree(members))]
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    """Return {"a": {"b": value}} for the key "a.b"."""
+    first, _, rest = key.partition(".")
+    return {first: _nested(rest, value) if rest else value}
+
+
+# --- of experiments --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +122,7 @@ class Effort:
     """Seeds of each method; None is the scale's own number."""
     search: bool = True
     """Search the hyper-parameters of Table A3, or take the preset's."""
-    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    only: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Values that settings of a run, or of its members, may have: {"task_name": ["fuzzy"]}."""
 
     def __post_init__(self):
@@ -47,7 +138,7 @@ class Effort:
 
     def _admits(self, settings: Mapping[str, object]) -> bool:
         return all(
-            any(_reads_as(value, settings.get(key)) for value in values)
+            any(_reads_as(str(value), settings.get(key)) for value in values)
             for key, values in self.only.items()
         )
 
@@ -103,7 +194,7 @@ def check_only(experiments: Sequence[Experiment], setting: Setting, effort: Effo
         if key not in known:
             raise ValueError(f"--only: no run has a setting {key!r}{nearest(key, known)}")
         values = [model[key] for model in models if key in model]
-        for text in wanted:
+        for text in map(str, wanted):
             if not any(_reads_as(text, value) for value in values):
                 there = list(dict.fromkeys(map(str, values)))
                 raise ValueError(
@@ -114,27 +205,17 @@ def check_only(experiments: Sequence[Experiment], setting: Setting, effort: Effo
         raise ValueError("--only leaves no model: none has all of these settings at once")
 
 
-def shares_of(
-    experiments: Sequence[Experiment],
-    setting: Setting,
-    effort: Effort,
-    *,
-    root: Path,
-    max_population: int,
-) -> list[Share]:
-    """Return the populations of all the experiments; models that several need are there once."""
+def together(methods: Iterable[Method]) -> list[Method]:
+    """Return each method once, with the members of all that are it."""
     union: dict[str, Method] = {}
-    for experiment in experiments:
-        for method in methods_of(experiment, setting, effort):
-            key = method_key(method.config)
-            if key in union:
-                known = union[key].config
-                joined = dict.fromkeys((*known.members, *method.config.members))
-                config = dataclasses.replace(known, members=tuple(joined))
-                union[key] = dataclasses.replace(union[key], config=config)
-            else:
-                union[key] = titled(method, setting)
-    return plan(list(union.values()), root, max_population)
+    for method in methods:
+        key = method_key(method.config)
+        known = union.setdefault(key, method)
+        joined = tuple(dict.fromkeys((*known.config.members, *method.config.members)))
+        if joined != known.config.members:
+            config = dataclasses.replace(known.config, members=joined)
+            union[key] = dataclasses.replace(known, config=config)
+    return list(union.values())
 
 
 def titled(method: Method, setting: Setting) -> Method:
@@ -155,95 +236,6 @@ def titled(method: Method, setting: Setting) -> Method:
 def _usual(task: str, setting: Setting) -> Row:
     preset = setting.apply(config_from_tree(load_preset(task, setting.scale)))
     return flat_settings(preset.to_tree())
-
-
-# --- collecting ------------------------------------------------------------------------------
-
-
-def collect(shares: Sequence[Share], tables: Tables) -> None:
-    """Put the finished runs of the shares into the tables."""
-    paths = dict.fromkeys(share.path for share in shares if share.finished)
-    tables.add_runs(read_run(path) for path in paths)
-
-
-def collect_ceilings(experiments: Sequence[Experiment], tables: Tables, device: str) -> None:
-    """Compute the ceiling, if it can be, of every task with a measured model and none yet."""
-    known = {row["task"] for row in tables.measured("ceilings")}
-    for experiment in experiments:
-        for cell in results_of(experiment, tables).cells:
-            task = task_key(cell.config)
-            if task in known:
-                continue
-            known.add(task)
-            if rows := ceiling_rows(cell.config, device=device):
-                tables.add_measured(
-                    "ceilings",
-                    [{"task": task, **row, **origin(device)} for row in rows],
-                    key=("task", "seed"),
-                )
-
-
-def measure(
-    experiment: Experiment,
-    tables: Tables,
-    *,
-    root: Path,
-    device: str,
-    deadline: float = math.inf,
-) -> int:
-    """Measure what the experiment asks for beside scores; return the number of rows.
-
-    Raises:
-        NotAvailableError: the table holds models that are not here. It is left as it is, and
-            nothing is measured in vain.
-    """
-    if experiment.measurement is None:
-        return 0
-    measuring = Measuring(
-        setting=tables.setting,
-        cells=results_of(experiment, tables).cells,
-        root=root,
-        device=resolve_device(device),
-        deadline=deadline,
-    )
-    name, key = experiment.measurement.name, experiment.measurement.key
-    stored = [] if key else tables.measured(name)  # what could be lost
-    if measuring.cells:  # else it is about no models, or about those that it trains, as Figure 6
-        _check_none_lost(stored, _models_here(measuring), root)
-    rows = experiment.measurement.measure(measuring)
-    if rows:
-        _check_none_lost(stored, rows, root)
-        whence = origin(device)
-        tables.add_measured(name, [{**whence, **row} for row in rows], key=key)
-    return len(rows)
-
-
-def _models_here(measuring: Measuring) -> list[Row]:
-    return [
-        {"attention": str(cell.config.model.attention), "seed": row["seed"]}
-        for cell in measuring.cells
-        for row in measuring.here(cell)
-    ]
-
-
-def _check_none_lost(stored: Sequence[Row], rows: Sequence[Row], root: Path) -> None:
-    missing = _measured_models(stored) - _measured_models(rows)
-    if missing:
-        raise NotAvailableError(
-            f"of the models that the table holds, {len(missing)} are not under {root}: it stays. "
-            "Copy their runs there and --remeasure, or move the table away"
-        )
-
-
-def _measured_models(rows: Sequence[Row]) -> set[tuple[Any, ...]]:
-    """Return what tells the models apart that rows are about: none, if rows are about no models."""
-    models = {tuple(row.get(name) for name in ("attention", "seed", "run")) for row in rows}
-    return models - {(None, None, None)}
-
-
-def origin(device: str) -> Row:
-    """Return what a measurement was made with."""
-    return {**environment(resolve_device(device)), "git_commit": git_commit()}
 
 
 def results_of(experiment: Experiment, tables: Tables) -> Results:
