@@ -23,18 +23,13 @@ from hyla.lab.latents import (
     check_choice,
     load_subjects,
 )
+from hyla.latents.adapters import ModelUnavailableError
 from hyla.latents.analysis import TABLES
 from hyla.latents.best_layers import best_layers
 from hyla.latents.files import read_codes, write_codes
 from hyla.latents.observe import UnsupportedModelError
 from hyla.latents.page import write_page
 from hyla.latents.pairs import PAIR_NAMES, check_pairs
-from hyla.latents.pretrained import (
-    ModelUnavailableError,
-    load_pretrained,
-    model_name,
-    stream_texts,
-)
 from hyla.latents.report import write_figures
 from hyla.latents.results import ACCOUNT, add_account, read_accounts
 from hyla.latents.texts import shown_layers, text_tables
@@ -181,7 +176,14 @@ def _look_at_texts(
         check_positive(max_tokens=max_tokens)
         check_pairs(pairs)
         read_accounts(out / ACCOUNT)
-    _register_names()
+    from hyla.integrations.transformers import register
+    from hyla.integrations.transformers.codes.texts import (
+        load_pretrained,
+        model_name,
+        stream_texts,
+    )
+
+    register()  # models that are ours, or were saved with one of our attention functions
     model = load_pretrained(reference, device=device, say=lambda line: print(line, file=sys.stderr))
     name = model_name(reference)
     folder = out / name
@@ -243,13 +245,6 @@ def _errors_in_texts() -> Iterator[None]:
         raise
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _register_names() -> None:
-    """Let models load that are ours, or were saved with one of our attention functions."""
-    from hyla.integrations.transformers import register
-
-    register()
 
 
 def _texts(given: Sequence[str] | None, path: Path | None) -> list[str]:

@@ -1,5 +1,6 @@
 """The geometry of a language model's codes: tokens in the place of operations."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -7,11 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hyla.latents.geometry import cosine_similarities, distance_table, embedding_table
-from hyla.latents.pretrained import OTHER, frequent_tokens
 from hyla.latents.table import CodeTable
 
 if TYPE_CHECKING:
     import pandas
+
+OTHER = "(other)"
+"""What stands for a token that is too rare to have a colour."""
 
 _MOST_LAYERS = 6
 
@@ -45,3 +48,14 @@ def text_tables(table: CodeTable) -> tuple[dict[str, "pandas.DataFrame"], TokenN
     if len(np.unique(named["token"])) > 1:
         tables["distances"] = distance_table(named, "token")
     return tables, TokenNames(operations=(*np.unique(named["token"]).tolist(), OTHER))
+
+
+def frequent_tokens(table: CodeTable, most: int = 12) -> CodeTable:
+    """Call all but the most frequent tokens other, so that a legend can list them."""
+    columns = {}
+    one_layer = table["layer"] == table["layer"].min()
+    for name in ("token", "key_token"):
+        counts = Counter(table[name][one_layer].tolist())
+        kept = {token for token, count in counts.most_common(most) if count > 1}
+        columns[name] = np.array([t if t in kept else OTHER for t in table[name].tolist()])
+    return table.with_columns(**columns)
