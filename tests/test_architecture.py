@@ -17,7 +17,7 @@ ALLOWED = {
     "training": {"attention", "nn", "tasks"},
     "latents": {"attention", "nn", "tasks"},
     "integrations": {"attention", "nn", "tasks", "latents"},
-    "results": {"attention", "nn", "tasks", "training"},
+    "results": {"attention", "nn", "tasks", "training", "latents"},
     "figures": set(),
     "lab": {
         "attention",

@@ -1,11 +1,11 @@
 """The tasks as subjects of latent analyses."""
 
-from hyla.latents.studies.base import Naming, Specimens, Study
+from hyla.latents.studies.base import Specimens, Study
 from hyla.latents.studies.fuzzy import FuzzyStudy
 from hyla.latents.studies.sraven import SravenStudy
 from hyla.tasks import FuzzyLogic, Sraven, Task
 
-__all__ = ["FuzzyStudy", "Naming", "Specimens", "SravenStudy", "Study", "study_of"]
+__all__ = ["FuzzyStudy", "Specimens", "SravenStudy", "Study", "study_of"]
 
 
 def study_of(task: Task) -> Study:
