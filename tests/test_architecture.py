@@ -222,3 +222,21 @@ def test_a_back_edge_is_found(source):
 )
 def test_an_arrow_that_is_allowed_is_not(source):
     assert not back_edges("nn", source, "hyla.nn")
+
+
+def told_apart(source: str) -> list[str]:
+    """The calls that tell tasks, or their settings, apart by their classes."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("isinstance", "issubclass")
+        and any(name in ast.unparse(node.args[1]) for name in ("Sraven", "FuzzyLogic"))
+    ]
+
+
+def test_nobody_but_a_task_knows_its_class():
+    assert told_apart("isinstance(task, (Task, Sraven))")
+    for path in files():
+        if "tasks" not in path.relative_to(SOURCE).parts:
+            assert not told_apart(path.read_text()), f"{path}: ask the task, by a property of Task"

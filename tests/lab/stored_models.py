@@ -10,7 +10,6 @@ from hyla.results.selection import Estimate
 from hyla.results.setting import Setting
 from hyla.results.tables import MEMBER, Tables
 from hyla.training.identity import method_key
-from hyla.training.objectives import objective_of
 
 PAPER = Setting(scale="paper")
 
@@ -40,7 +39,7 @@ def write_models(
 
 
 def _models(method: Method, score: Estimate) -> list[Row]:
-    headline = objective_of(method.config.build_task()).headline
+    headline = method.config.build_task().headline
     spread = score.standard_error * 3**0.5
     return [
         {

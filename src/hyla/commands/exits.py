@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hyla._errors import BusyError, LauncherError, UnfinishedError
+from hyla._plugins import PluginError
 from hyla.results.origins import MissingOriginError
 from hyla.training import Interrupted
 from hyla.training.checkpoint import CheckpointError
@@ -59,7 +60,7 @@ def exit_code(error: Exception) -> int | None:
     match error:
         case Interrupted():
             return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
-        case UsageError() | LauncherError():
+        case UsageError() | LauncherError() | PluginError():
             return USAGE
         case BusyError():
             return TRY_AGAIN

@@ -18,7 +18,6 @@ from hyla.nn import Transformer
 from hyla.results.runs import StoredRun, load_model, read_run, read_runs
 from hyla.tasks import Batch, Task
 from hyla.training.checkpoint import CheckpointError
-from hyla.training.objectives import objective_of
 from hyla.training.run_directory import RunDirectoryError
 
 INSTANCES = 4096
@@ -37,7 +36,7 @@ def pack(run: Path, member: int, name: str, *, folder: Path | None = None) -> di
     task, seed = config.build_task(), config.members[member].seed
     rounded = Transformer(config.model)
     rounded.load_state_dict({name: x.half().float() for name, x in model.state_dict().items()})
-    headline = objective_of(task).headline
+    headline = task.headline
     measured: dict[str, Any] = {"metric": headline, "instances": INSTANCES}
     largest = 0.0
     for split in ("test", "ood"):
@@ -82,7 +81,7 @@ def _scores_of_seeds(run: StoredRun, member: int, headline: str) -> dict[str, di
 @torch.no_grad()
 def _score(model: Transformer, task: Task, split: str, seed: int) -> float:
     """The headline metric on the first instances of a split."""
-    objective = objective_of(task)
+    objective = task.objective
     sampler = task.sampler(split, seeds=[seed], batch_size=_BATCH)
     totals: dict[str, torch.Tensor] = {}
     for index in range(INSTANCES // _BATCH):

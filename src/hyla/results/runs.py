@@ -87,7 +87,7 @@ def load_model(
     """Return one member of a run, as its newest checkpoint has it, and the run's config.
 
     Raises:
-        RunDirectoryError: there is no run.
+        RunDirectoryError: there is no run, or it has settings that are not known here.
         CheckpointError: it has no such member, or no usable checkpoint yet.
     """
     run = read_run(path)
@@ -96,7 +96,10 @@ def load_model(
         raise RunDirectoryError(f"{path} is not a run directory: {reason}")
     if run.config.get("task_name") == "language":
         raise RunDirectoryError(f"{path} is a language model: `hyla generate` reads those")
-    config = config_from_tree(run.config)
+    try:
+        config = config_from_tree(run.config)
+    except ValueError as error:
+        raise RunDirectoryError(f"{path} cannot be loaded: {error}") from error
     if not 0 <= member < len(config.members):
         raise CheckpointError(
             f"{path} has {len(config.members)} models, counted from 0: there is no member {member}"

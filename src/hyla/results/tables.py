@@ -36,7 +36,6 @@ from hyla.results.selection import (
 from hyla.results.setting import Setting
 from hyla.training import Member, TrainConfig, config_from_tree
 from hyla.training.identity import method_key, task_key
-from hyla.training.objectives import objective_of
 
 MEMBER = tuple(field.name for field in dataclasses.fields(Member))
 """What identifies a model among those of its method."""
@@ -127,7 +126,7 @@ def _model_rows(run: StoredRun, config: TrainConfig) -> list[Row]:
 
 
 def _curve_rows(run: StoredRun, config: TrainConfig) -> list[Row]:
-    headline = objective_of(config.build_task()).headline
+    headline = config.build_task().headline
     kept = ["loss", *(f"{split}/{headline}" for split in config.evaluation.splits)]
     rows = []
     for row in curve_rows(run):
@@ -153,7 +152,7 @@ class Cell:
     @functools.cached_property
     def headline(self) -> str:
         """The task's score: r2 or accuracy."""
-        return objective_of(self.config.build_task()).headline
+        return self.config.build_task().headline
 
     @functools.cached_property
     def picked(self) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from hyla.training.config import (
     SCALES,
-    TASKS,
     Evaluation,
     TrainConfig,
     config_from_tree,
@@ -14,7 +13,6 @@ from hyla.training.population import Member, Population
 
 __all__ = [
     "SCALES",
-    "TASKS",
     "Evaluation",
     "Interrupted",
     "Member",

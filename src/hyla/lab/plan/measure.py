@@ -18,14 +18,15 @@ from hyla.training.run_directory import git_commit
 
 
 def collect_ceilings(experiments: Sequence[Experiment], tables: Tables, device: str) -> None:
-    """Compute the ceiling of every SRAVEN task that has a measured model and no ceiling yet."""
+    """Compute the ceiling, if it can be, of every task with a measured model and none yet."""
     known = {row["task"] for row in tables.measured("ceilings")}
     for experiment in experiments:
         for cell in results_of(experiment, tables).cells:
             task = task_key(cell.config)
-            if cell.config.task_name == "sraven" and task not in known:
-                known.add(task)
-                rows = ceiling_rows(cell.config, device=device)
+            if task in known:
+                continue
+            known.add(task)
+            if rows := ceiling_rows(cell.config, device=device):
                 tables.add_measured(
                     "ceilings",
                     [{"task": task, **row, **origin(device)} for row in rows],

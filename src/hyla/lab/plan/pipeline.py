@@ -19,7 +19,6 @@ from hyla.results.runs import Row
 from hyla.results.selection import best_setting, setting_of
 from hyla.training import Interrupted
 from hyla.training.loop import resolve_device
-from hyla.training.objectives import objective_of
 
 
 class Watch:
@@ -103,7 +102,7 @@ class Outcome:
 def _found(shares: Sequence[Share]) -> Found:
     method, rows = shares[0].method, finished_rows(shares)
     complete = all(share.finished for share in shares)
-    headline = objective_of(method.config.build_task()).headline
+    headline = method.config.build_task().headline
     best = best_setting(rows, headline) if complete else None
     rows = [{**row, "picked": setting_of(row) == best} for row in rows]
     return Found(method=method, rows=rows, complete=complete)

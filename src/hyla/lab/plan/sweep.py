@@ -8,7 +8,6 @@ from typing import Any
 from hyla.lab.methods import Method, expand, read_sweep
 from hyla.lab.plan.pipeline import Job, Outcome, Watch
 from hyla.results.sweep_table import write_table
-from hyla.training.objectives import objective_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class Sweep(Job):
     @property
     def headline(self) -> str:
         """The score by which settings are chosen; one for all, since a sweep has one task."""
-        return objective_of(self.methods[0].config.build_task()).headline
+        return self.methods[0].config.build_task().headline
 
     def collect(self, outcome: Outcome, *, trained: bool, deadline: float, watch: Watch) -> None:
         """Leave it to `write`: the table is the runs', whatever it held before."""

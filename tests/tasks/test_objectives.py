@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyla.tasks import Batch
+from hyla.tasks import Batch, Objective
+from hyla.tasks.fuzzy_logic.objective import Regression
+from hyla.tasks.sraven.objective import Classification
 from hyla.training import Member
-from hyla.training.objectives import Classification, Objective, Regression, objective_of
 from tiny_runs import tiny_population, tiny_task
 
 RULES = ("constant", "progression", "arithmetic")
@@ -137,12 +138,10 @@ def test_bf16_logits_are_scored_in_float32(make):
 
 
 def test_each_task_gets_its_objective():
-    assert isinstance(objective_of(tiny_task("fuzzy")), Regression)
-    sraven = objective_of(tiny_task("sraven"))
+    assert isinstance(tiny_task("fuzzy").objective, Regression)
+    sraven = tiny_task("sraven").objective
     assert isinstance(sraven, Classification)
     assert (sraven.num_queries, len(sraven.rule_names)) == (2, 8)
-    with pytest.raises(ValueError, match="no objective is known for object"):
-        objective_of(object())  # pyright: ignore[reportArgumentType]
 
 
 def test_a_population_optimises_the_objective_it_is_given():

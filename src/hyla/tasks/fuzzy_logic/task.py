@@ -6,6 +6,8 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,7 @@ from hyla.tasks.base import (
     pick_combinations,
     stack_combinations,
 )
+from hyla.tasks.fuzzy_logic.objective import Regression
 from hyla.tasks.randomness import (
     Keys,
     RandomStream,
@@ -30,7 +33,11 @@ from hyla.tasks.randomness import (
     to_integers,
     to_uniform,
 )
+from hyla.tasks.registry import register_task
 from hyla.tasks.splits import check_listable, split_combinations
+
+if TYPE_CHECKING:
+    from hyla.tasks.fuzzy_logic.study import FuzzyStudy
 
 _SIDE_OF_SPLIT = {
     "train": "train",
@@ -83,6 +90,7 @@ class FuzzyLogicConfig:
         return 2**self.num_variables - self.num_unknown_terms
 
 
+@register_task("fuzzy")
 class FuzzyLogic(Task[Sampler]):
     """Predict a function of L variables at a query point from its values at T - 1 others.
 
@@ -104,8 +112,23 @@ class FuzzyLogic(Task[Sampler]):
     `ood_fixed_query` the converse. A seed's fixed points are the same in all of these.
     """
 
+    config_class = FuzzyLogicConfig
+    presets = Path(__file__).with_name("presets.yaml")
+
     def __init__(self, config: FuzzyLogicConfig) -> None:
         self.config = config
+
+    @property
+    def objective(self) -> Regression:
+        """Squared error of the query; R² is the score."""
+        return Regression()
+
+    @property
+    def study(self) -> FuzzyStudy:
+        """Which function is asked for at the query point."""
+        from hyla.tasks.fuzzy_logic.study import FuzzyStudy
+
+        return FuzzyStudy(self)
 
     @property
     def splits(self) -> tuple[str, ...]:

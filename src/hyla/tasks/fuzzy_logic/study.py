@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from hyla.latents.studies.base import Specimens, Study, as_numpy
-from hyla.tasks import FuzzyLogic
-from hyla.tasks.fuzzy_logic import evaluate, term_name, term_negations
+from hyla.tasks.fuzzy_logic.task import FuzzyLogic, evaluate, term_name, term_negations
+from hyla.tasks.study import Specimens, Study, as_numpy
 
 _FIXED_CONTEXT = ("test_fixed_context", "ood_fixed_context")
 

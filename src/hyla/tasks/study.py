@@ -14,8 +14,6 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from hyla.latents.pairs import PairChoice
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Specimens:
@@ -82,7 +80,7 @@ class Study(ABC):
     """A split with compositions that training shows, whose codes are read."""
     unseen: str
     """The same with compositions that it does not show."""
-    pairs: Mapping[str, PairChoice]
+    pairs: Mapping[str, Sequence[tuple[int, int]]]
     """Named sets of query-key pairs, all with the token as their query; the first is the usual."""
     operation: str
     """What an operation is called: the name of its column in `Specimens.labels`."""

@@ -6,9 +6,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from hyla.latents.studies.base import Specimens, Study, as_numpy
-from hyla.tasks import Batch, Sraven
-from hyla.tasks.sraven import RULES, Context
+from hyla.tasks.base import Batch
+from hyla.tasks.sraven.generator import Sraven
+from hyla.tasks.sraven.rules import RULES, Context
+from hyla.tasks.study import Specimens, Study, as_numpy
 
 
 class SravenStudy(Study):
@@ -71,7 +72,7 @@ class SravenStudy(Study):
         values = torch.full_like(recipients.answers, torch.nan)
         for number, name in enumerate(self.operations):
             fits, value = RULES[name].inverse(context)
-            defined = fits if name == "distribute_three" else torch.ones_like(fits)
+            defined = fits if RULES[name].across_rows else torch.ones_like(fits)
             chosen = (operations == number) & defined
             values = torch.where(chosen, value.remainder(K).to(values.dtype), values)
         return values
