@@ -5,15 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from cyclopts import Group, Parameter
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
 from hyla._errors import UnfinishedError
 from hyla.commands.exits import UsageError, usage_errors
 from hyla.commands.options import check_writable
-from hyla.commands.output import console, score, table
+from hyla.commands.output import console, progress_bar, score, table
 from hyla.lab.experiments.shared.code_panels import chosen
 from hyla.lab.latents import INSTANCES, analyse_subjects, check_choice, load_subjects
 from hyla.lab.latents.summary import best_layers, swapped_everywhere
@@ -109,13 +107,20 @@ def latents(
         texts = _texts(text, text_file) if pretrained else []
     try:
         if pretrained:
-            longest = MAX_TOKENS if max_tokens is None else max_tokens
-            reference = pretrained[0].removeprefix(_HUGGING_FACE)
-            _look_at_texts(reference, texts, decoder_text, pairs or "self", longest, where, out)
+            _look_at_texts(
+                pretrained[0].removeprefix(_HUGGING_FACE),
+                texts,
+                out,
+                device=where,
+                decoder_texts=decoder_text,
+                pairs=pairs or "self",
+                max_tokens=MAX_TOKENS if max_tokens is None else max_tokens,
+            )
         else:
+            subjects = load_subjects([Path(run) for run in what], member or [0], where)
             figures = list(TABLES) if figure is None else figure
             number = INSTANCES if instances is None else instances
-            _look_at_runs(what, figures, member or [0], pairs, number, where, out)
+            _look_at_runs(subjects, out, figures=figures, pairs=pairs, instances=number)
     except (UnsupportedModelError, ModelUnavailableError, ImportError) as error:
         raise UnfinishedError(str(error)) from error
 
@@ -128,58 +133,41 @@ def _refuse(why: str, **options: Any) -> None:
 
 
 def _look_at_runs(
-    runs: Sequence[str],
-    figures: Sequence[str],
-    members: Sequence[int],
-    pairs: str | None,
-    instances: int,
-    device: torch.device,
-    out: Path,
+    subjects: Sequence[Subject], out: Path, *, figures: Sequence[str], **how: Any
 ) -> None:
-    subjects = load_subjects([Path(run) for run in runs], members, device)
     with usage_errors():
-        check_choice(subjects, figures, pairs, instances)
-    with _Bar(len(subjects) * len(figures)) as bar:
-        tables = analyse_subjects(
-            subjects, out, figures=figures, pairs=pairs, instances=instances, on_table=bar.begin
-        )
+        check_choice(subjects, figures, **how)
     screen = console()
+    with progress_bar(screen, len(subjects) * len(figures)) as advance:
+        tables = analyse_subjects(
+            subjects, out, figures=figures, on_table=lambda what: advance(1, what), **how
+        )
     if "decoding" in tables:
-        for summary in _decoding_summaries(tables["decoding"], subjects, pairs):
+        for summary in _decoding_summaries(tables["decoding"], subjects, how["pairs"]):
             screen.print(summary)
     if "swaps" in tables:
         screen.print(_swap_summary(tables["swaps"], subjects))
     screen.print(f"Tables, figures and pages: {out}", soft_wrap=True, highlight=False)
 
 
-def _look_at_texts(
-    reference: str,
-    texts: Sequence[str],
-    decoder_texts: Sequence[str] | None,
-    pairs: str,
-    max_tokens: int,
-    device: torch.device,
-    out: Path,
-) -> None:
-    with _Bar(len(texts)) as bar:
+def _look_at_texts(reference: str, texts: Sequence[str], out: Path, **how: Any) -> None:
+    screen = console()
+    with progress_bar(screen, len(texts)) as advance:
         try:
             recorded = analyse_texts(
                 reference,
                 texts,
                 out,
-                device=device,
-                decoder_texts=decoder_texts,
-                pairs=pairs,
-                max_tokens=max_tokens,
                 say=lambda line: print(line, file=sys.stderr),
-                on_texts=bar.advance,
-                on_kind=lambda kind: bar.say(f"{kind} attention"),
+                on_texts=advance,
+                on_kind=lambda kind: advance(0, f"{kind} attention"),
+                **how,
             )
         except (UnsupportedModelError, ModelUnavailableError):
             raise
         except ValueError as error:
             raise UsageError(str(error)) from error
-    console().print(
+    screen.print(
         f"{recorded.codes:,} codes of {len(texts)} texts in {recorded.path}; figures and pages of "
         f"{', '.join(recorded.kinds)} attention in {recorded.path.parent}",
         soft_wrap=True,
@@ -253,44 +241,3 @@ def _swap_summary(swaps: Sequence[Row], subjects: Sequence[Subject]) -> Table:
             rates = [score(row[f"{name}_rate"]) for name in ("donor", "stay", "copy")]
             shown.add_row(subject.name, row["pairs"], row["code"], *rates, str(row["instances"]))
     return shown
-
-
-class _Bar:
-    """A progress bar in a terminal, plain lines elsewhere."""
-
-    def __init__(self, total: int):
-        self._screen = console()
-        self._bars = Progress(
-            SpinnerColumn(),
-            *Progress.get_default_columns()[:2],
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._screen,
-            transient=True,
-            disable=not self._screen.is_terminal,
-        )
-        self._task = self._bars.add_task("", total=total)
-        self._begun = 0
-
-    def __enter__(self) -> "_Bar":
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def begin(self, what: str) -> None:
-        """Say what is done next; what was begun before is done."""
-        self._bars.update(self._task, completed=self._begun)
-        self._begun += 1
-        self.say(what)
-
-    def say(self, what: str) -> None:
-        """Say what is done now."""
-        self._bars.update(self._task, description=what)
-        if not self._screen.is_terminal:
-            self._screen.print(what, highlight=False)
-
-    def advance(self, number: int) -> None:
-        """Say that so many more are done."""
-        self._bars.advance(self._task, number)

@@ -1,8 +1,12 @@
 """What commands print: tables that fit the terminal, and plain lines elsewhere."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
 # Wide enough that no row is wrapped where nobody looks at a screen: logs, pipes.
@@ -34,3 +38,27 @@ def table(title: str, *columns: str, numeric: tuple[str, ...] = ()) -> Table:
 def score(value: float | None) -> str:
     """Three decimals; a dash for what was not measured."""
     return "-" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+class Advance(Protocol):
+    """What moves a bar."""
+
+    def __call__(self, number: int, what: str | None = None) -> None:
+        """Move it by a number, and say what is done next."""
+
+
+@contextmanager
+def progress_bar(screen: Console, total: int, what: str = "") -> Iterator[Advance]:
+    """Show a bar while in a terminal; elsewhere, plain lines say what is done next."""
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+
+    def advance(number: int, what: str | None = None) -> None:
+        progress.update(bar, advance=number, description=what)
+        if what is not None and not screen.is_terminal:
+            screen.print(what, highlight=False)
+
+    with Progress(
+        *columns, console=screen, transient=True, disable=not screen.is_terminal
+    ) as progress:
+        bar = progress.add_task(what, total=total)
+        yield advance

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from hyla.commands.exits import usage_errors
-from hyla.commands.output import console, table
-from hyla.commands.sraven.progress import instances_bar
+from hyla.commands.output import console, progress_bar, table
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.tasks.sraven import Sraven
 from hyla.tasks.sraven.solver.audit import audit as measure
@@ -43,7 +42,7 @@ def audit(
         config = task_config(task_options)
         where = resolve_device(device)
         screen = console()
-        with instances_bar(screen, instances * len(Sraven(config).splits)) as advance:
+        with progress_bar(screen, instances * len(Sraven(config).splits), "Instances") as advance:
             rows = measure(config, instances, seed=seed, device=where, on_progress=advance)
     if as_json:
         print(json.dumps(rows, indent=1))

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from hyla.commands.exits import UsageError, usage_errors, write_errors
-from hyla.commands.output import console
-from hyla.commands.sraven.progress import instances_bar
+from hyla.commands.output import console, progress_bar
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.training.loop import resolve_device
 
@@ -66,7 +65,7 @@ def export(
         check_destination(out)
     screen = console()
     total = instances * len(settings.splits)
-    with instances_bar(screen, total) as advance, write_errors(out):
+    with progress_bar(screen, total, "Instances") as advance, write_errors(out):
         files = write_dataset(out, settings, device=where, on_progress=advance)
     size = sum(path.stat().st_size for path in files)
     screen.print(

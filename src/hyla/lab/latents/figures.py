@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hyla.figures.drawing import METHOD_COLOURS, Figure, Heatmap, Panel
 from hyla.lab.experiments.shared.code_panels import (
@@ -33,11 +33,8 @@ class Drawing(NamedTuple):
     figure: Figure
 
 
-class _About(NamedTuple):
-    operation: str
-    """The column of the operations' names."""
-    metric: str
-    """By which the paper scores decoding."""
+_Describe: TypeAlias = Callable[[Sequence[Row], str, str], Iterator[Drawing]]
+"""Of the rows of a table, the column of the operations, and the metric of decoding."""
 
 
 def drawings(
@@ -47,7 +44,7 @@ def drawings(
 
     `operation` is the column that has the operations' names; decoding is shown by `metric`.
     """
-    return list(_FIGURES[table](rows, _About(operation, metric)))
+    return list(_FIGURES[table](rows, operation, metric))
 
 
 def write_drawings(
@@ -69,19 +66,19 @@ def write_drawings(
         write_page(folder / "latents.html", title, parts)
 
 
-def _embedding(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
+def _embedding(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
     labels = [name for name in rows[0] if name not in _PLACES]
     panels = clouds({"": rows}, {label: label for label in labels}, noted=labels)
     yield Drawing("embedding", "Codes, embedded by t-SNE", Figure(panels=panels))
 
 
-def _codes(table: str, heading: str) -> Callable[[Sequence[Row], _About], Iterator[Drawing]]:
-    def figures(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
+def _codes(table: str, heading: str) -> _Describe:
+    def figures(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
         largest = max(abs(row["value"]) for row in rows) or 1.0
         panels = [
             code_map(
                 chosen(rows, layer=layer),
-                about.operation,
+                operation,
                 title=f"layer {layer + 1}",
                 value_range=(-largest, largest),
             )
@@ -92,7 +89,7 @@ def _codes(table: str, heading: str) -> Callable[[Sequence[Row], _About], Iterat
     return figures
 
 
-def _similarity(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
+def _similarity(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
     panels = [
         matrix(
             chosen(rows, layer=layer),
@@ -109,14 +106,14 @@ def _similarity(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
     yield Drawing("similarity", "Cosine similarity of mean codes", Figure(panels=in_rows([panels])))
 
 
-def _distances(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
-    heading = f"Distances between codes of different {about.operation}s, over those within one"
+def _distances(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
+    heading = f"Distances between codes of different {operation}s, over those within one"
     yield Drawing("distances", heading, Figure(panels=[[distances_by_layer(rows)]]))
 
 
-def _decoding(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
+def _decoding(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
     """A figure for each reading. Rows: what is decoded; columns: the pairs."""
-    rows = chosen(rows, metric=about.metric, **{"class": "all"})
+    rows = chosen(rows, metric=metric, **{"class": "all"})
     pairs, splits = (_values(rows, column) for column in ("pairs", "split"))
     unseen = [split for split in splits if split.startswith("ood")]
     controls = sorted({row["predictor"] for row in rows} - {"code"})
@@ -129,7 +126,7 @@ def _decoding(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
                     # The inputs and the residual stream are those of no pairs.
                     [row for row in own if row["pairs"] in (None, name)],
                     title=f"{label} from {name}",
-                    metric=_METRICS[about.metric],
+                    metric=_METRICS[metric],
                     code=("code", METHOD_COLOURS["hyla"]),
                     controls=controls,
                 )
@@ -140,7 +137,7 @@ def _decoding(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
         yield Drawing(name, f"Decoded from unseen compositions ({split})", Figure(panels=panels))
 
 
-def _swaps(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
+def _swaps(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
     """A figure for each split. Rows: what is counted, layers alone and together."""
     pairs = _values(rows, "pairs")
     several = len(layers_in(rows, "first_layer")) > 1
@@ -160,7 +157,7 @@ def _swaps(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
         yield Drawing(f"swaps-{split}", f"Swapped codes ({split})", Figure(panels=panels))
 
 
-def _swap_matrix(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
+def _swap_matrix(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
     """Rows: the pairs; columns: which code was given."""
     panels = [
         [
@@ -179,18 +176,18 @@ def _swap_matrix(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
         ]
         for pairs in _values(rows, "pairs")
     ]
-    heading = f"How often each {about.operation}'s code (columns) is followed, all layers swapped"
+    heading = f"How often each {operation}'s code (columns) is followed, all layers swapped"
     yield Drawing("swap_matrix", heading, Figure(panels=panels))
 
 
-def _heads(rows: Sequence[Row], about: _About) -> Iterator[Drawing]:
+def _heads(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
     """Above: single heads taken out; below: single heads of a donor put in."""
     panels: list[list[Heatmap]] = []
     for code, rate in (("zero", "stay"), ("donor", "donor")):
         by_layer = [
             matrix(
                 chosen(rows, code=code, layer=layer),
-                row=about.operation,
+                row=operation,
                 column="head",
                 value=f"{rate}_rate",
                 title=f"layer {layer + 1}, one head: {code}",
@@ -209,7 +206,7 @@ def _values(rows: Sequence[Row], column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in rows if row[column] is not None))
 
 
-_FIGURES: Mapping[str, Callable[[Sequence[Row], _About], Iterator[Drawing]]] = {
+_FIGURES: Mapping[str, _Describe] = {
     "embedding": _embedding,
     "mean_codes": _codes("mean_codes", "Mean codes"),
     "sample_codes": _codes("sample_codes", "Samples of codes"),

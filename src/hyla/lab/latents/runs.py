@@ -46,7 +46,7 @@ def _refuse_language(path: Path) -> None:
 
 
 def check_choice(
-    subjects: Sequence[Subject], figures: Sequence[str], pairs: str | None, instances: int
+    subjects: Sequence[Subject], figures: Sequence[str], *, pairs: str | None, instances: int
 ) -> None:
     """Raise a ValueError for what cannot be done, before hours of work."""
     check_positive(instances=instances)
@@ -83,7 +83,7 @@ def analyse_subjects(
 
     `on_table` is told what is computed next.
     """
-    check_choice(subjects, figures, pairs, instances)
+    check_choice(subjects, figures, pairs=pairs, instances=instances)
     collected: dict[str, list[Row]] = {name: [] for name in figures}
     for subject in subjects:
         analysis = Analysis(
