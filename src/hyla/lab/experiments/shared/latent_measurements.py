@@ -78,7 +78,7 @@ def geometry(look: Look) -> list[Row]:
 def _shown_codes(look: Look, analysis: Analysis) -> list[Row]:
     """Embed the codes of every layer in the plane; keep those that Figure A8 shows as they are."""
     codes, study = analysis.codes, analysis.study
-    points = look.size(smoke=48, laptop=400, paper=800)
+    points = look.size(smoke=48, laptop=400, paper=400)
     embedded = _rows(embedding_table(codes, points=points), what="embedding")
     if study.continuous or look.subject.columns["attention"] != "softmax":
         return embedded
