@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hyla.figures.drawing import METHOD_COLOURS, Figure, Lines, Series, Table
+from hyla.figures.drawing import PALETTE, Figure, Lines, Series, Table
 from hyla.lab.claims import NOT, Verdict, by_error, error_of
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
@@ -179,6 +179,11 @@ def _best(runs: _Runs) -> _Runs:
     return settings[min(settings, key=rank)]
 
 
+def _in_order(methods: Mapping[str, _Runs]) -> list[str]:
+    """Return the methods that there are: the paper's three, then those beyond it."""
+    return [*(name for name in METHODS if name in methods), *sorted(methods.keys() - {*METHODS})]
+
+
 def _figure(results: Results) -> Figure | None:
     panels = []
     for group, methods in _groups(results).items():
@@ -201,14 +206,14 @@ def _curves(methods: Mapping[str, _Runs], clock: str, unit: float, title: str, l
         own = [row[clock] * unit for row in run]
         return np.interp(grid, own, [row[_LOSS] for row in run], left=np.nan, right=np.nan)
 
+    colours = dict(zip(dict.fromkeys((*METHODS, *_in_order(methods))), PALETTE, strict=False))
     series = [
         Series(
             name=label_of(method),
             y=np.mean([losses(run) for run in methods[method]], axis=0).tolist(),
-            colour=METHOD_COLOURS[method],
+            colour=colours[method],
         )
-        for method in METHODS
-        if method in methods
+        for method in _in_order(methods)
     ]
     return Lines(
         title=title, x_label=label, y_label="validation loss", x=grid.tolist(), series=series
@@ -231,9 +236,8 @@ def _text(loss: Estimate) -> str:
 def _table(results: Results) -> Table | None:
     rows: list[list[Any]] = []
     for group, methods in _groups(results).items():
-        for method in METHODS:
-            last = _final(methods.get(method, []))
-            if last:
+        for method in _in_order(methods):
+            if last := _final(methods[method]):
                 perplexity = statistics.fmean(row["validation/perplexity"] for row in last)
                 loss = _text(estimate(last, _LOSS))
                 texts = [group, label_of(method), loss, f"{perplexity:.2f}", str(len(last))]
@@ -284,7 +288,9 @@ EXPERIMENT = Experiment(
     title="Figure 6: language modelling",
     shows="Validation loss over the course of training: HYLA improves over linear attention and "
     "comes close to softmax attention.",
-    measurement=Measurement(name="fig6", measure=_measure, announce=_announce),
+    measurement=Measurement(
+        name="fig6", measure=_measure, announce=_announce, key=("run", "member", "step")
+    ),
     figure=_figure,
     table=_table,
     verdicts=_verdicts,
