@@ -21,10 +21,10 @@ from hyla.training import (
     config_from_tree,
     load_preset,
     merge,
+    run_path,
     train,
 )
-from hyla.training.loop import run_path
-from hyla.training.run_directory import fingerprint
+from hyla.training.run.reading import fingerprint
 
 SMOKE = Setting(scale="smoke")
 

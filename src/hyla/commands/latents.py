@@ -38,7 +38,7 @@ from hyla.latents.pretrained import (
 from hyla.latents.report import write_figures
 from hyla.latents.results import ACCOUNT, add_account, read_accounts
 from hyla.latents.texts import shown_layers, text_tables
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 _HUGGING_FACE = "hf:"
 _MAX_TOKENS = 512

@@ -39,7 +39,7 @@ from hyla.results.runs import Row
 from hyla.results.setting import Setting
 from hyla.results.tables import Tables, method_key, stored_settings
 from hyla.training import Interrupted
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 _EFFORT = Group("How much of it", sort_key=1)
 _RUN = Group("Where and how it runs", sort_key=2)

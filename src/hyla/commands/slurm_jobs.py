@@ -13,7 +13,7 @@ from hyla.commands.options import check_max_seconds
 from hyla.commands.output import table
 from hyla.lab.plan.launch import SlurmJobs, SlurmOptions, submit
 from hyla.lab.plan.sweep import Share
-from hyla.training.checkpoint import newest_step
+from hyla.training.run.checkpoints.base import newest_step
 
 
 def check_launcher(

@@ -26,7 +26,7 @@ from hyla.results.selection import (
     validation_metric,
 )
 from hyla.results.sweep_table import write_table
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 from hyla.training.objectives import objective_of
 
 _SLURM = Group("Slurm: what each job asks for", sort_key=2)

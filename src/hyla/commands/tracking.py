@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hyla.commands.exits import UsageError
-from hyla.training.sinks import MetricSink, TensorBoardSink, WandbSink
+from hyla.training.run.sinks import MetricSink, TensorBoardSink, WandbSink
 
 
 def open_sinks(

@@ -26,12 +26,12 @@ from hyla.commands.options import (
 from hyla.commands.output import HEADINGS, console, score, table
 from hyla.commands.tracking import open_sinks
 from hyla.results.selection import validation_metric
-from hyla.training import TrainConfig, config_from_tree, load_preset, merge
+from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
 from hyla.training import train as train_population
-from hyla.training.checkpoint import newest_step
 from hyla.training.config import read_settings
-from hyla.training.loop import resolve_device, run_path
+from hyla.training.devices import resolve_device
 from hyla.training.objectives import objective_of
+from hyla.training.run.checkpoints.base import newest_step
 
 _POPULATION = Group("Population: every combination of these is one model", sort_key=1)
 _TRAINING = Group("Training", sort_key=2)

@@ -35,11 +35,11 @@ from hyla.training.language import (
 from hyla.training.language import (
     train_language as train_model,
 )
-from hyla.training.language.checkpoints import newest_step
 from hyla.training.language.config import DERIVED_FROM_CORPUS
-from hyla.training.language.loop import check_execution
-from hyla.training.language.ranks import Ranks
-from hyla.training.sinks import MetricSink
+from hyla.training.language.training import check_execution
+from hyla.training.run.checkpoints.base import newest_step
+from hyla.training.run.ranks import Ranks
+from hyla.training.run.sinks import MetricSink
 
 if TYPE_CHECKING:  # a class made at run time is no type to a type checker
     ModelOptions = object

@@ -14,9 +14,8 @@ from pathlib import Path
 import torch
 
 from hyla._errors import install_command
-from hyla.training import config_from_tree, load_preset, merge, train
-from hyla.training.loop import run_path
-from hyla.training.run_directory import read_metrics
+from hyla.training import config_from_tree, load_preset, merge, run_path, train
+from hyla.training.run.reading import read_metrics
 
 SCALE = "laptop"
 METHODS = ("hyla", "softmax", "linear")

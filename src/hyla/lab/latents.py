@@ -30,8 +30,8 @@ from hyla.latents.studies import Study, study_of
 from hyla.nn import Transformer
 from hyla.results.runs import load_model, read_run, untrained_like
 from hyla.training import TrainConfig
-from hyla.training.loop import resolve_device
-from hyla.training.run_directory import RunDirectoryError
+from hyla.training.devices import resolve_device
+from hyla.training.run.errors import RunDirectoryError
 
 if TYPE_CHECKING:
     import pandas

@@ -8,7 +8,7 @@ from hyla.results.runs import Row
 from hyla.tasks import Sraven
 from hyla.tasks.sraven.solver.exact import Solver
 from hyla.training import TrainConfig
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 _CHUNK = 4096
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from hyla.results.runs import read_run
-from hyla.training import checkpoint
-from hyla.training.run_directory import fingerprint
+from hyla.training.run.checkpoints.file import FileCheckpoints
+from hyla.training.run.reading import fingerprint
 
 _OPTIMISER = ("first_moment/", "second_moment/")
 
@@ -18,12 +18,14 @@ def compact(path: Path) -> None:
     run = read_run(path)
     if run.summary is None:
         return
-    identity = fingerprint(run.config)
-    found = checkpoint.load_latest(path, identity, warn=lambda message: None)
-    if found is None or not any(name.startswith(_OPTIMISER) for name in found.tensors):
+    checkpoints = FileCheckpoints(path, fingerprint(run.config))
+    found = checkpoints.latest()
+    if found is None or found.tensors is None:
+        return
+    if not any(name.startswith(_OPTIMISER) for name in found.tensors):
         return
     models = {name: t for name, t in found.tensors.items() if not name.startswith(_OPTIMISER)}
-    kept = checkpoint.save(path, found.step, models, found.meta, fingerprint=identity)
+    kept = checkpoints.save(found.step, models, found.meta)
     for other in path.glob("checkpoint-*.safetensors"):
         if other != kept:
             other.unlink()

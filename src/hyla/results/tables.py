@@ -36,7 +36,7 @@ from hyla.results.selection import (
 from hyla.results.setting import Setting
 from hyla.training import Member, TrainConfig, config_from_tree
 from hyla.training.objectives import objective_of
-from hyla.training.run_directory import fingerprint
+from hyla.training.run.reading import fingerprint
 
 MEMBER = tuple(field.name for field in dataclasses.fields(Member))
 """What identifies a model among those of its method."""

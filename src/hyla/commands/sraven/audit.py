@@ -11,7 +11,7 @@ from hyla.commands.sraven.progress import instances_bar
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.tasks.sraven import Sraven
 from hyla.tasks.sraven.solver.audit import audit as measure
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 
 def audit(

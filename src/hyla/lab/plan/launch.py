@@ -17,7 +17,8 @@ from hyla._errors import install_command
 from hyla._files import write_atomically
 from hyla.lab.plan.sweep import Share
 from hyla.training import Interrupted, TrainConfig, train
-from hyla.training.run_directory import RunBusyError, RunDirectoryError, read_json
+from hyla.training.run.errors import RunBusyError, RunDirectoryError
+from hyla.training.run.reading import read_json
 
 if TYPE_CHECKING:
     import submitit

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hyla._environment import environment
+from hyla._environment import environment, git_commit
 from hyla._errors import nearest
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import members
@@ -19,8 +19,7 @@ from hyla.results.runs import Row, flat_settings, read_run
 from hyla.results.setting import Setting
 from hyla.results.tables import Results, Tables, ceilings_of, cells_of, method_key, task_key
 from hyla.training import config_from_tree, load_preset
-from hyla.training.loop import resolve_device
-from hyla.training.run_directory import git_commit
+from hyla.training.devices import resolve_device
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,8 @@ from typing import Any
 
 from hyla._errors import nearest
 from hyla.results.runs import Row, StoredRun, final_rows, read_run, read_runs, shared_settings
-from hyla.training import Member, TrainConfig, config_from_tree, load_preset, merge
+from hyla.training import Member, TrainConfig, config_from_tree, load_preset, merge, run_path
 from hyla.training.config import members_from_tree, read_settings
-from hyla.training.loop import run_path
 
 _KEYS = ("task", "scale", "set", "grid")
 _MEMBERS = "members."

@@ -18,11 +18,10 @@ from pathlib import Path
 from hyla.lab.plan.launch import left_to_another, train_in_turn
 from hyla.lab.plan.sweep import Share
 from hyla.results.compact import compact
-from hyla.training import Interrupted, TrainConfig, train
-from hyla.training.checkpoint import newest_step
-from hyla.training.loop import run_path
-from hyla.training.run_directory import RunBusyError
-from hyla.training.stop import StopRequest
+from hyla.training import Interrupted, TrainConfig, run_path, train
+from hyla.training.run.checkpoints.base import newest_step
+from hyla.training.run.errors import RunBusyError
+from hyla.training.run.stop import StopRequest
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_LINES = 30.0

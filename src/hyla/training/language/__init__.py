@@ -8,7 +8,7 @@ from hyla.training.language.config import (
     load_language_preset,
 )
 from hyla.training.language.loading import load_language_model
-from hyla.training.language.loop import language_run_path, train_language
+from hyla.training.language.training import language_run_path, train_language
 
 __all__ = [
     "Execution",
