@@ -1,6 +1,8 @@
 """Imports point one way: attention ← nn ← training ← results ← lab ← cli, and what branches off."""
 
 import ast
+import graphlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,15 @@ ALLOWED = {
 }
 ALLOWED["commands"] = set(ALLOWED)
 ALLOWED["cli"] = set(ALLOWED)
+
+# The rooms in the lab: what each may import of the lab, beside itself. "" is what lies at its top.
+ROOMS = {
+    "": set(),
+    "experiments": {""},
+    "plan": {""},
+    "report": {"", "experiments"},
+    "api": {"", "plan", "report"},
+}
 
 
 def part_of(module: str) -> str:
@@ -74,6 +85,61 @@ def files() -> list[Path]:
     )
 
 
+def room_of(module: str) -> str:
+    """The room of the lab that 'hyla.lab.plan.shares' is in: 'plan'; '' for 'hyla.lab.grids'."""
+    name = [*module.split("."), "", ""][2]
+    return name if name in ROOMS else ""
+
+
+def wrong_rooms(module: str, source: str) -> set[str]:
+    """The modules of the lab that one of it, of this name, may not import."""
+    allowed = ROOMS[room_of(module)] | {room_of(module)}
+    package = module.rpartition(".")[0]
+    imported = {m for m in imported_modules(source, package) if m.startswith("hyla.lab.")}
+    return {m for m in imported if room_of(m) not in allowed}
+
+
+def modules() -> dict[str, str]:
+    """The source of every module, by its dotted name."""
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = ("hyla", *path.relative_to(SOURCE).with_suffix("").parts)
+        found[".".join(parts).removesuffix(".__init__")] = path.read_text()
+    return found
+
+
+def imported_at_once(body: list[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
+    """What is imported as soon as a module is: not by its functions, nor for type checkers."""
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If):
+            if "TYPE_CHECKING" not in ast.unparse(node.test):
+                yield from imported_at_once(node.body)
+            yield from imported_at_once(node.orelse)
+        elif isinstance(node, ast.Try | ast.With):
+            yield from imported_at_once(node.body)
+
+
+def cycle(sources: Mapping[str, str]) -> list[str]:
+    """Modules that import each other in a circle, if there is one."""
+    graph: dict[str, set[str]] = {}
+    for name, source in sources.items():
+        needed = set()
+        for node in imported_at_once(ast.parse(source).body):
+            if isinstance(node, ast.Import):
+                needed |= {alias.name for alias in node.names}
+            else:  # a module of a package, or something in one
+                below = {f"{node.module}.{alias.name}" for alias in node.names}
+                needed |= {one if one in sources else str(node.module) for one in below}
+        graph[name] = (needed & sources.keys()) - {name}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_point_one_way(path):
     relative = path.relative_to(SOURCE)
@@ -93,6 +159,40 @@ def test_the_arrows_have_no_cycle():
     order = list(ALLOWED)
     for part, allowed in ALLOWED.items():
         assert all(order.index(other) < order.index(part) for other in allowed), part
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert cycle(modules()) == []
+
+
+@pytest.mark.parametrize("part", ["import hyla.b", "from hyla.b import x", "from hyla import b"])
+def test_a_circle_is_found(part: str):
+    sources = {"hyla": "", "hyla.a": part, "hyla.b": "if True:\n    from hyla.a import y"}
+    assert set(cycle(sources)) == {"hyla.a", "hyla.b"}
+    later = "if TYPE_CHECKING:\n    import hyla.a\ndef f():\n    import hyla.a"
+    assert cycle(sources | {"hyla.b": later}) == []
+
+
+def test_the_rooms_of_the_lab_are_kept():
+    for name, source in modules().items():
+        if name.startswith("hyla.lab."):  # and not the lab itself, which only names what it offers
+            wrong = wrong_rooms(name, source)
+            assert not wrong, f"{name} imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("hyla.lab.report.sections", "from hyla.lab.plan.shares import plan"),
+        ("hyla.lab.experiments.sraven.fig3", "import hyla.lab.plan.pipeline"),
+        ("hyla.lab.experiments.sraven.fig3", "def late():\n    import hyla.lab.report.pages"),
+        ("hyla.lab.plan.sweep", "from hyla.lab.report.pages import write_all"),
+        ("hyla.lab.grids", "from hyla.lab.experiments.shared import panels"),
+    ],
+)
+def test_a_wrong_room_is_found(module: str, source: str):
+    assert wrong_rooms(module, source)
+    assert not wrong_rooms(module, "from hyla.lab.grids import sweep")
 
 
 @pytest.mark.parametrize(
@@ -122,3 +222,21 @@ def test_a_back_edge_is_found(source):
 )
 def test_an_arrow_that_is_allowed_is_not(source):
     assert not back_edges("nn", source, "hyla.nn")
+
+
+def told_apart(source: str) -> list[str]:
+    """The calls that tell tasks, or their settings, apart by their classes."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("isinstance", "issubclass")
+        and any(name in ast.unparse(node.args[1]) for name in ("Sraven", "FuzzyLogic"))
+    ]
+
+
+def test_nobody_but_a_task_knows_its_class():
+    assert told_apart("isinstance(task, (Task, Sraven))")
+    for path in files():
+        if "tasks" not in path.relative_to(SOURCE).parts:
+            assert not told_apart(path.read_text()), f"{path}: ask the task, by a property of Task"

@@ -6,6 +6,18 @@ from collections.abc import Iterable
 from typing import SupportsIndex
 
 
+class LauncherError(ValueError):
+    """Nothing can be launched in the way that was asked for; the message says what to do."""
+
+
+class UnfinishedError(Exception):
+    """Something could not be brought to its end; the message says what to do about it."""
+
+
+class BusyError(Exception):
+    """Other processes have in hand what is missing; the same command collects it later."""
+
+
 def nearest(name: object, options: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the option closest to `name`, or an empty string.
 

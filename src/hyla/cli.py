@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
-from hyla import __version__
+from hyla import __version__, _plugins
 
 _USAGE_ERROR = 2
 _CTRL_C = 130
@@ -17,6 +17,9 @@ _CTRL_C = 130
 _INTRO = """Attention as a hypernetwork: train, compare and take apart the paper's models.
 
 Start with `hyla train fuzzy`: it trains a small HYLA transformer in a few minutes on a laptop.
+
+Every command takes `--plugin FILE.py` for a task, an attention preset or a rule of your own;
+plug-ins of installed packages, and those that the variable HYLA_PLUGINS names, need no option.
 """
 
 # In the order of the help; a command's own help is the docstring of its function.
@@ -40,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (by default this process's) and return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        arguments, plugins = _split(arguments)
+        if plugins:
+            _plugins.ask_for(plugins)
+            _plugins.load()
         return _app(asked_for=arguments[0] if arguments else "")(arguments) or 0
     except CycloptsError as error:
         message, code = str(error), _USAGE_ERROR
@@ -53,6 +60,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
     print(f"hyla: {message}", file=sys.stderr)
     return code
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments of a command, and the values of `--plugin` among them.
+
+    The options of commands follow from what plug-ins register, which come first therefore.
+    """
+    rest, plugins, words = [], [], iter(arguments)
+    for word in words:
+        option, equals, value = word.partition("=")
+        if option != "--plugin":
+            rest.append(word)
+        elif plugin := value if equals else next(words, ""):
+            plugins.append(plugin)
+        else:
+            raise CycloptsError("--plugin needs a file, as in --plugin mytask.py")
+    return rest, plugins
 
 
 def _app(asked_for: str) -> App:

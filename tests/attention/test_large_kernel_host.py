@@ -217,6 +217,53 @@ def test_padded_tokens_may_hold_anything_in_plain_arithmetic():
     torch.testing.assert_close(dirty, clean, rtol=0, atol=0)
 
 
+def some_of(bias):
+    return torch.rand(bias.shape, generator=torch.Generator().manual_seed(2)) > 0.6
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(8, 32, 20, 9, B=2, biases=1),
+        Case(8, 64, 9, 18, B=2, biases=2, causal=True, padding=True, deterministic=True),
+        Case(12, 32, 9, 9, biases=1, normalisation="none", dtype=torch.float16),
+        Case(24, 32, 9, 9, biases=1),
+        # Too wide for tensor cores, or float32: plain arithmetic.
+        Case(32, 64, 9, 11, biases=1),
+        Case(8, 64, 20, 9, B=2, biases=1, padding=True, dtype=torch.float32),
+        Case(3, 32, 9, 18, B=2, biases=2, causal=True, deterministic=True, dtype=torch.float32),
+        Case(3, 32, 9, 9, biases=1, normalisation="none", dtype=torch.float32),
+    ],
+    ids=str,
+)
+def test_a_bias_of_minus_infinity_masks_the_pair(case):
+    (q, k, v, bias), padding, upstream = draw(case)
+    masked = some_of(bias)
+    masked[:, :, 0] = True  # a query that sees no key
+    inputs = (q, k, v, bias.masked_fill(masked, -torch.inf))
+    want = with_gradients(exact, case, inputs, padding, upstream, torch.float64)
+    got = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-20}[case.dtype]
+    for name, ours, truth in zip(("output", "dq", "dk", "dv", "dbias"), got, want, strict=True):
+        assert relative_error(ours, truth) < 2 * unit, name
+    output, dq, *_, dbias = got
+    assert not output[:, 0].any()
+    assert not dq[:, 0].any()
+    assert not dbias[masked].any()
+
+
+def test_not_even_a_nan_comes_from_a_later_token_in_plain_arithmetic():
+    case = Case(8, 32, 40, 40, causal=True, dtype=torch.float32)
+    (q, k, v, _), _, _ = draw(case)
+    want = fused(case, q, k, v, None, None)[:, :21]
+    hole = torch.zeros(40, 1, 1)
+    hole[21] = torch.nan
+    for to_k, to_v in ((hole, hole), (hole, 0), (0, hole)):
+        output = fused(case, q, k + to_k, v + to_v, None, None)
+        assert torch.equal(output[:, :21], want)
+        assert output[:, 21:].isnan().all()
+
+
 def test_float16_gradients_stay_finite_where_the_reference_is():
     case = Case(8, 32, 9, 9, dtype=torch.float16)
     (q, k, v, _), _, upstream = draw(case)
@@ -435,6 +482,16 @@ def test_decoding(case):
     assert choose_kernel(q, k, v, **options) == ("decode", "")
     got = fused_attention("decode", q, k, v, bias=bias, padding=padding, formula=case.formula)
     unit = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
+    assert relative_error(got, want) < unit
+
+
+@pytest.mark.parametrize("case", [case for case in DECODE if case.biases], ids=str)
+def test_a_bias_of_minus_infinity_masks_the_pair_in_decoding(case):
+    (q, k, v, bias), padding, _ = draw(case)
+    bias = bias.masked_fill(some_of(bias), -torch.inf)
+    want = exact(case, *(x.double() for x in (q, k, v, bias)), padding)
+    got = fused_attention("decode", q, k, v, bias=bias, padding=padding, formula=case.formula)
+    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
     assert relative_error(got, want) < unit
 
 

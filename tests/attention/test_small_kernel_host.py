@@ -255,6 +255,55 @@ def test_padded_tokens_do_not_matter_even_if_they_are_nan(case, monkeypatch):
     assert not dirty[2][~padding].any()
 
 
+MEMBERS = [
+    {"normalisation": normalisation, "value": value, "phi": "silu"}
+    for normalisation in ("rms_head", "none", "softmax")
+    for value in ("hidden", "linear", "residual")
+]
+MASKING = Case(8, 4, 7, 9, lanes=2, rows=2, B=4, biases=2)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(replace(MASKING, **member) for member in MEMBERS),
+        *(replace(MASKING, normalisation=name, multipliers=2) for name in ("none", "softmax")),
+        replace(MASKING, causal=True, padding=True, dtype=torch.bfloat16),
+        replace(MASKING, H=12, D=3, lanes=8, B=5, biases=1, prefetch=True),
+        replace(MASKING, H=16, lanes=4, rows=4, B=9, biases=1, deterministic=True),
+        replace(MASKING, H=16, lanes=4, rows=4, B=9, biases=1, value="linear"),
+    ],
+    ids=str,
+)
+def test_a_bias_of_minus_infinity_masks_the_pair(case, monkeypatch):
+    use_plan(monkeypatch, case)
+    (q, k, v, bias), padding, upstream = draw(case)
+    masked = torch.rand(bias.shape, generator=torch.Generator().manual_seed(2)) > 0.6
+    masked[:, :, 2] = True  # a query that sees no key
+    inputs = (q, k, v, bias.masked_fill(masked, -torch.inf))
+    assert_as_good_as_torch(case, inputs, padding, upstream)
+    output, dq, *_, dbias = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    assert not output[:, 2].any()
+    assert not dq[:, 2].any()
+    assert not dbias[masked].any()
+
+
+@pytest.mark.parametrize("biases", [0, 1])
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda member: "-".join(member.values()))
+def test_not_even_a_nan_comes_from_a_later_token(member, biases, monkeypatch):
+    case = Case(8, 4, 9, 9, lanes=2, rows=4, causal=True, biases=biases, **member)
+    use_plan(monkeypatch, case)
+    (q, k, v, bias), _, _ = draw(case)
+    want = fused(case, q, k, v, bias, None)[:, :6]
+    for bad in (torch.nan, torch.inf):
+        hole = torch.zeros(9, 1, 1)
+        hole[6] = bad
+        for to_k, to_v in ((hole, hole), (hole, 0), (0, hole)):
+            output = fused(case, q, k + to_k, v + to_v, bias, None)
+            assert torch.equal(output[:, :6], want)
+            assert bad == torch.inf or output[:, 6:].isnan().all()  # who sees it is told
+
+
 @pytest.mark.parametrize("value", ["hidden", "linear", "residual"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_softmax_of_queries_that_see_no_key(value, dtype, monkeypatch):

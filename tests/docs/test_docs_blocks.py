@@ -75,6 +75,7 @@ def _check_hyla(arguments, *, whole=True):
     """Parse a command line without running it; one that is not `whole` may leave out arguments."""
     if arguments and arguments[0].startswith("--install-completion"):
         return
+    arguments, _ = hyla.cli._split(arguments)  # there is no file to load
     try:
         hyla.cli._app(asked_for="").parse_args(arguments, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:

@@ -116,6 +116,37 @@ def assert_as_good_as_torch(tensors, padding=None, *, baseline=reference, **opti
         assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
 
 
+def check_bias_of_minus_infinity(q, k, v, bias, *, deterministic=False, **options):
+    """Mask some pairs by the bias, and all of one query; the truth is the CPU's, which looks."""
+    masked = torch.rand(bias.shape, device="cuda") > 0.6
+    masked[:, :, 0] = True
+    tensors = (q, k, v, bias.to(q.dtype).masked_fill(masked, -torch.inf))
+    upstream, member = torch.randn_like(q), HYLA | {"phi": "silu"} | options
+    on_cpu = [x.cpu() for x in tensors]
+    exact = with_gradients(reference, on_cpu, None, upstream.cpu(), torch.float64, **member)
+    member["deterministic"] = deterministic
+    ours = with_gradients(fused, tensors, None, upstream, q.dtype, **member)
+    for name, truth, mine in zip(("output", "dq", "dk", "dv", "dbias"), exact, ours, strict=True):
+        error = ((mine.cpu().double() - truth).norm() / truth.norm()).item()
+        assert error <= 4 * FLOOR[q.dtype], f"{name}: relative error {error:.2e}"
+    output, dq, *_, dbias = ours
+    assert not output[:, 0].any()
+    assert not dq[:, 0].any()
+    assert not dbias[masked].any()
+
+
+def check_nan_in_a_later_token(q, k, v, *, at, **options):
+    """Put NaN into a key or value: the outputs before it stay what they were, to the bit."""
+    member = HYLA | {"phi": "silu", "causal": True} | options
+    want = fused(q, k, v, **member)[:, :at]
+    hole = torch.zeros(k.shape[1], 1, 1, device="cuda", dtype=k.dtype)
+    hole[at] = torch.nan
+    for to_k, to_v in ((hole, hole), (hole, 0), (0, hole)):
+        output = fused(q, k + to_k, v + to_v, **member)
+        assert torch.equal(output[:, :at], want)
+        assert output[:, at:].isnan().all()
+
+
 def _size(x, baseline):
     """The largest entry; in half precision the norm: at ReLU's kink, rounding decides entries."""
     return (x.abs().max() if baseline is reference else x.norm()).item()

@@ -6,6 +6,7 @@ from kernel_checks import (
     HYLA,
     SCALE,
     check,
+    check_bias_of_minus_infinity,
     fused,
     normal,
     reference,
@@ -61,6 +62,28 @@ def test_bias_and_its_gradient(biases, deterministic, monkeypatch):
         bias = normal(biases, 8, 50, 50, dtype=dtype)
         check(q, k, v, bias.to(torch.bfloat16), causal=True)
         assert fused(q, k, v, bias, **HYLA).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("normalisation", ["rms_head", "none"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_bias_of_minus_infinity_masks_the_pair(deterministic, normalisation, dtype):
+    torch.manual_seed(15)
+    options = {"causal": True, "normalisation": normalisation, "deterministic": deterministic}
+    for heads in (8, 12, 24):
+        q, k, v = (normal(4, 50, heads, 32, dtype=dtype) for _ in "qkv")
+        check_bias_of_minus_infinity(q, k, v, normal(2, heads, 50, 50), **options)
+
+
+def test_a_bias_of_minus_infinity_masks_the_pair_in_decoding():
+    torch.manual_seed(16)
+    q, k, v = (normal(3, T, 8, 64, dtype=torch.bfloat16) for T in (1, 200, 200))
+    bias = normal(3, 8, 1, 200)
+    bias[torch.rand(bias.shape, device="cuda") > 0.6] = -torch.inf
+    with torch.no_grad():
+        got = fused(q, k, v, bias, **HYLA)
+    want = reference(*(x.cpu().double() for x in (q, k, v, bias)), **HYLA)
+    assert ((got.cpu() - want).norm() / want.norm()).item() < 2**-8
 
 
 def test_a_long_sequence():

@@ -5,6 +5,8 @@ import torch
 from kernel_checks import (
     HYLA,
     check,
+    check_bias_of_minus_infinity,
+    check_nan_in_a_later_token,
     fused,
     normal,
     with_gradients,
@@ -88,6 +90,22 @@ def test_padded_tokens_do_not_matter_even_if_they_are_nan():
     dirty.sum().backward()
     assert leaves[0].grad.isfinite().all()
     assert torch.equal(k.grad[~padding], torch.zeros_like(k.grad[~padding]))
+
+
+@pytest.mark.parametrize("normalisation", ["rms_head", "none"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_bias_of_minus_infinity_masks_the_pair(normalisation, deterministic):
+    torch.manual_seed(13)
+    q, k, v = (normal(4, 50, 8, 64) for _ in "qkv")
+    options = {"causal": True, "normalisation": normalisation, "deterministic": deterministic}
+    check_bias_of_minus_infinity(q, k, v, normal(2, 8, 50, 50), **options)
+
+
+def test_not_even_a_nan_comes_from_a_later_token():
+    torch.manual_seed(14)
+    for heads, width in ((8, 64), (3, 32), (32, 64)):
+        q, k, v = (normal(2, 100, heads, width) for _ in "qkv")
+        check_nan_in_a_later_token(q, k, v, at=70)
 
 
 def test_strided_and_expanded_inputs():

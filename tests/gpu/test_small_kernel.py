@@ -4,7 +4,15 @@ import itertools
 
 import pytest
 import torch
-from kernel_checks import HYLA, assert_as_good_as_torch, fused, normal, with_gradients
+from kernel_checks import (
+    HYLA,
+    assert_as_good_as_torch,
+    check_bias_of_minus_infinity,
+    check_nan_in_a_later_token,
+    fused,
+    normal,
+    with_gradients,
+)
 
 from hyla.attention import attention
 from hyla.attention.kernels import small_head
@@ -113,6 +121,33 @@ def test_padded_tokens_do_not_matter_even_if_they_are_nan():
     assert torch.equal(clean, dirty)
     dirty.sum().backward()
     assert torch.equal(k.grad[~padding], torch.zeros_like(k.grad[~padding]))
+
+
+every_code_and_value = pytest.mark.parametrize(
+    ("normalisation", "value"),
+    list(itertools.product(["rms_head", "none", "softmax"], ["hidden", "linear", "residual"])),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_code_and_value
+def test_a_bias_of_minus_infinity_masks_the_pair(normalisation, value, dtype):
+    torch.manual_seed(13)
+    member = {"normalisation": normalisation, "value": value}
+    for H, D, causal in ((16, 4, False), (12, 8, True)):
+        q, k, v = (normal(6, 36, H, D, dtype=dtype) for _ in "qkv")
+        for deterministic in (False, True):
+            options = {"causal": causal, "deterministic": deterministic, **member}
+            check_bias_of_minus_infinity(q, k, v, normal(2, H, 36, 36), **options)
+
+
+@every_code_and_value
+def test_not_even_a_nan_comes_from_a_later_token(normalisation, value):
+    torch.manual_seed(14)
+    member = {"normalisation": normalisation, "value": value}
+    for H, D in ((16, 4), (8, 2), (16, 16)):
+        q, k, v = (normal(6, 36, H, D) for _ in "qkv")
+        check_nan_in_a_later_token(q, k, v, at=22, **member)
 
 
 def test_batch_beyond_a_grid_dimension():

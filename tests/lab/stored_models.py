@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from hyla.lab.plan.reproduce import methods_of
-from hyla.lab.plan.sweep import Method
+from hyla.lab.methods import Method, methods_of
 from hyla.lab.registry import load
 from hyla.results.runs import Row
 from hyla.results.selection import Estimate
 from hyla.results.setting import Setting
-from hyla.results.tables import MEMBER, Tables, method_key
-from hyla.training.objectives import objective_of
+from hyla.results.tables import MEMBER, Tables
+from hyla.training.identity import method_key
 
 PAPER = Setting(scale="paper")
 
@@ -40,7 +39,7 @@ def write_models(
 
 
 def _models(method: Method, score: Estimate) -> list[Row]:
-    headline = objective_of(method.config.build_task()).headline
+    headline = method.config.build_task().headline
     spread = score.standard_error * 3**0.5
     return [
         {

@@ -12,9 +12,8 @@ from hyla.figures.drawing import Heatmap
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
 from hyla.lab.experiments.beyond.capacity import parameters
 from hyla.lab.experiments.shared.panels import label_of
+from hyla.lab.methods import Method, methods_of, results_of
 from hyla.lab.paper import TABLE_A1
-from hyla.lab.plan.reproduce import methods_of, results_of
-from hyla.lab.plan.sweep import Method
 from hyla.lab.registry import load
 from hyla.lab.report.sections import build
 from hyla.results.runs import Row

@@ -13,7 +13,7 @@ from hyla.figures.drawing import Lines
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
 from hyla.lab.experiments.language.fig6 import EXPERIMENT
 from hyla.lab.measuring import Measuring, NotAvailableError
-from hyla.lab.plan import reproduce
+from hyla.lab.plan.measure import measure as measure_into
 from hyla.lab.registry import load
 from hyla.lab.report.pages import write_all
 from hyla.lab.report.sections import Section, build
@@ -163,7 +163,7 @@ def test_the_report_says_in_what_precision_they_trained(tmp_path: Path):
     """That of the preset, which is not the one that the folder's other models trained in."""
     rows = [row for method in ("hyla", "softmax") for row in evaluations(method, 2.3)]
     tables = Tables(tmp_path, PAPER)
-    reproduce.measure(load("tableA3"), tables, root=tmp_path, device="cpu")
+    measure_into(load("tableA3"), tables, root=tmp_path, device="cpu")
     tables.add_measured("fig6", rows)
     write_all(tmp_path, say=lambda line: None)
     parts = (tmp_path / "report.md").read_text().split("## paper scale, ")

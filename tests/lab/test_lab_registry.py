@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from hyla.lab.methods import Effort, methods_of
 from hyla.lab.paper import TABLE_A1
 from hyla.lab.plan.estimate import SPEEDS, in_words, seconds_for
-from hyla.lab.plan.reproduce import Effort, methods_of, shares_of
+from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.registry import BEYOND, NAMES, PAPER, load, load_all
 from hyla.results.setting import Setting
 from hyla.training import SCALES, config_from_tree, load_preset, merge
@@ -80,13 +81,8 @@ def test_effort_narrows_the_grid():
 
 
 def test_models_that_figures_share_are_planned_once(tmp_path):
-    together = shares_of(
-        load_all(["fig2c", "figA3", "tableA1"]),
-        PAPER_SCALE,
-        Effort(),
-        root=tmp_path,
-        max_population=24,
-    )
+    names = ["fig2c", "figA3", "tableA1"]
+    together = Reproduction(names=names, scale="paper", root=tmp_path).plan()
     # 36 of Figure 2C; of Table A1's 14, three are among them; SRAVEN's 14, of 24 models each.
     assert len(together) == 36 + 11 + 14
     assert len({share.path for share in together}) == len(together)

@@ -10,7 +10,7 @@ from stored_models import PAPER, write_models
 
 from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED
 from hyla.lab.grids import METHODS
-from hyla.lab.plan.sweep import Method
+from hyla.lab.methods import Method
 from hyla.lab.registry import NAMES
 from hyla.lab.report.pages import write_all
 from hyla.lab.report.sections import Section, build, missing

@@ -18,7 +18,8 @@ from hyla.figures.drawing import Bars, Figure, Lines, Points
 from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
-from hyla.lab.plan.reproduce import Effort, measure, methods_of, results_of
+from hyla.lab.methods import Effort, methods_of, results_of
+from hyla.lab.plan.measure import measure
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report.sections import build
 from hyla.results.csv_table import read_csv

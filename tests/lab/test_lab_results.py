@@ -13,7 +13,7 @@ from hyla.results.compact import compact
 from hyla.results.csv_table import read_csv, write_csv
 from hyla.results.runs import read_run
 from hyla.results.setting import Setting
-from hyla.results.tables import Cell, Tables, cells_of, method_key, stored_settings
+from hyla.results.tables import Cell, Tables, cells_of, stored_settings
 from hyla.training import (
     Interrupted,
     TrainConfig,
@@ -24,7 +24,7 @@ from hyla.training import (
     run_path,
     train,
 )
-from hyla.training.run.reading import fingerprint
+from hyla.training.identity import computed, fingerprint, method_key
 
 SMOKE = Setting(scale="smoke")
 
@@ -69,15 +69,9 @@ def test_settings_at_their_defaults_have_no_part_in_the_key():
     """Else a setting that is added later would orphan every committed row."""
     config = tiny()
     assert config.model.tied is False
-    assert "tied" not in _hashed_names(config)
-
-
-def _hashed_names(config: TrainConfig) -> set[str]:
+    assert "tied" not in computed(config)["model"]
     changed = dataclasses.replace(config, model=dataclasses.replace(config.model, num_layers=2))
     assert method_key(changed) != method_key(config)
-    from hyla.results.tables import _without_defaults
-
-    return set(_without_defaults(config.model))
 
 
 def test_runs_are_collected_once(tmp_path: Path):

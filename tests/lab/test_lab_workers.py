@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hyla.lab.plan.sweep import Share, expand, plan
+from hyla.lab.methods import expand
+from hyla.lab.plan.shares import Share, plan
 from hyla.lab.plan.workers import train_shares
 from hyla.results.runs import read_runs
 from hyla.training import Interrupted

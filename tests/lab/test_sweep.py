@@ -10,7 +10,8 @@ import yaml
 
 from hyla.cli import main
 from hyla.commands.exits import TRY_AGAIN, USAGE
-from hyla.lab.plan.sweep import expand, plan
+from hyla.lab.methods import expand
+from hyla.lab.plan.shares import plan
 from hyla.results.runs import curve_rows, final_rows, read_runs
 from hyla.results.selection import best_setting, estimate, setting_of
 from hyla.results.sweep_table import write_table

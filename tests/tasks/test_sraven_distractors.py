@@ -14,7 +14,6 @@ from hyla.tasks.sraven.faces.rendering import draw_numbers, to_text
 from hyla.tasks.sraven.faces.shapes import draw_shapes
 from hyla.tasks.sraven.problem import Problems
 from hyla.training import config_from_tree, load_preset, merge
-from hyla.training.objectives import objective_of
 from hyla.training.population import Member, Population
 
 CONFIG = SravenConfig(num_features=3, num_distractors=2)
@@ -82,7 +81,7 @@ def with_other_targets(batch):
 
 
 def test_what_is_predicted_for_them_plays_no_part():
-    objective = objective_of(TASK)
+    objective = TASK.objective
     batch = TASK.batch("train", seed=0, index=0, batch_size=64)
     logits = torch.randn(64, 45, 8, requires_grad=True)
     other = with_other_targets(batch)
@@ -99,7 +98,7 @@ def test_what_is_predicted_for_them_plays_no_part():
 
 
 def test_loss_and_metrics_are_those_of_the_other_features():
-    objective = objective_of(TASK)
+    objective = TASK.objective
     batch = TASK.batch("train", seed=0, index=0, batch_size=64)
     logits = torch.randn(64, 45, 8)
     best = torch.nn.functional.one_hot(batch.targets, 8) * 9.0

@@ -8,22 +8,21 @@ import torch
 import yaml
 
 from hyla.nn import Transformer, TransformerConfig
-from hyla.tasks import FuzzyLogicConfig, SravenConfig
+from hyla.tasks import FuzzyLogicConfig, SravenConfig, task_names
 from hyla.training import (
     SCALES,
-    TASKS,
     Evaluation,
     Member,
     config_from_tree,
     load_preset,
     merge,
 )
-from hyla.training.run.reading import fingerprint
+from hyla.training.identity import fingerprint
 from tiny_runs import tiny_config
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", task_names())
 def test_every_preset_builds(task, scale):
     config = config_from_tree(load_preset(task, scale))
     assert config.task_name == task
@@ -40,7 +39,7 @@ def test_every_preset_builds(task, scale):
 
 
 def test_the_papers_fuzzy_logic():
-    """Table A3, with what FACTS adds to it."""
+    """Table A3, with what it leaves open: positions, dropout, numbers of steps."""
     config = config_from_tree(load_preset("fuzzy", "paper"))
     assert config.task == FuzzyLogicConfig(
         num_variables=4, num_terms=2, sequence_length=32, held_out_fraction=0.7
@@ -72,7 +71,7 @@ def test_the_papers_fuzzy_logic():
 
 
 def test_the_papers_sraven():
-    """Table A3, with what FACTS adds to it."""
+    """Table A3, with what it leaves open: positions, dropout, numbers of steps."""
     config = config_from_tree(load_preset("sraven", "paper"))
     assert config.task == SravenConfig(
         num_features=4, num_values=8, grid_size=3, held_out_fraction=0.25
@@ -129,7 +128,7 @@ def test_merge_reaches_into_nested_settings_and_keeps_its_arguments():
 # --- identity -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", task_names())
 def test_a_tree_describes_its_config_completely(task):
     config = config_from_tree(load_preset(task, "laptop"))
     tree = config.to_tree()

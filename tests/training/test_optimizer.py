@@ -9,7 +9,7 @@ from torch import Tensor
 from golden_files import load, ours, relative_error
 from hyla.nn import Transformer, TransformerConfig
 from hyla.tasks import Batch
-from hyla.training.objectives import Classification
+from hyla.tasks.sraven.objective import Classification
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
 
 # --- schedule -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from hyla.attention.spec import (
     RECOMMENDED,
     VALUE_NETWORKS,
     AttentionSpec,
+    register_attention,
     resolve_spec,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "AttentionSpec",
     "attention",
     "packed_attention",
+    "register_attention",
     "resolve_spec",
 ]

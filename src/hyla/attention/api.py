@@ -77,11 +77,13 @@ def attention(
         k: keys [B, Tk, H, D].
         v: values [B, Tk, H, Dv].
         attention: a preset name (see `PRESETS`) or an `AttentionSpec`.
-        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk]. -inf masks the pair; the
-            fused kernels know that with a softmax alone, and give NaN without: pass a mask there.
+        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk]. -inf masks the pair; but
+            on a GPU the reference path, which cannot look, takes what needs a gradient as finite.
         mask: boolean, True = attend; broadcasts to [B, H, Tq, Tk]. Key padding of shape [B, Tk]
-            is passed as `padding[:, None, None, :]`.
-        causal: query i sees keys up to i, counted from the end when Tq < Tk (cached decoding).
+            is passed as `padding[:, None, None, :]`. What no query may attend to may hold NaN.
+        causal: query i sees keys up to i, counted from the end when Tq < Tk (cached decoding). A
+            NaN in a later key stays there on the reference path and, forward, in some kernels;
+            docs/kernel.md says in which.
         scale: of the dot products; 1/sqrt(D) by default.
         eps: added to the mean square by RMSHead.
         backend: "reference", "fused" (runs or raises), or "auto": on a GPU the fastest that

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hyla import _plugins
 from hyla._errors import nearest
 from hyla.attention.normalisation import NORMALISATIONS, Normalisation, least_where_masked
 from hyla.attention.output import OUTPUTS, finish_output
@@ -129,7 +130,7 @@ _HYLA = AttentionSpec(normalisation="rms_head", value="hidden", phi="relu")
 # "Linear attention + RMSHead + nonlinear value" does not say where the nonlinearity sits.
 # Default: on each head's value W_value x, before the code mixes anything. That is the control
 # the row is there for: a nonlinearity in the value path that the code does not configure.
-PRESETS: Mapping[str, AttentionSpec] = {
+_PRESETS: dict[str, AttentionSpec] = {
     "softmax": AttentionSpec(normalisation="softmax", value="linear"),
     "linear": AttentionSpec(normalisation="none", value="linear"),
     "hyla": _HYLA,
@@ -153,6 +154,9 @@ PRESETS: Mapping[str, AttentionSpec] = {
         normalisation="softmax", value="residual"
     ),
 }
+_OURS = frozenset(_PRESETS)
+PRESETS: Mapping[str, AttentionSpec] = _PRESETS
+"""The specs that have names: the rows of Table A1, ours, and those of `register_attention`."""
 
 RECOMMENDED = "hyla.expected2"
 """The preset for a model of your own: HYLA with an output half as large as its inputs at the start.
@@ -160,6 +164,23 @@ RECOMMENDED = "hyla.expected2"
 As printed ("hyla"), the output grows with the number of keys and heads and drowns the residual
 stream (docs/findings.md).
 """
+
+
+def register_attention(name: str, spec: AttentionSpec) -> None:
+    """Give a spec a name, which then goes wherever a preset's does, as in `--attention NAME`.
+
+    Runs and checkpoints store the name alone: whoever reads them has to register it, too.
+    """
+    if not isinstance(spec, AttentionSpec):
+        raise ValueError(f"spec must be an AttentionSpec, got {type(spec).__name__}")
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise ValueError(
+            f"a preset cannot be called {name!r}; use letters, digits, - and _ (after a dot stands "
+            "what differs from a preset)"
+        )
+    if name in _OURS:
+        raise ValueError(f"{name!r} is a preset of hyla itself; give yours another name")
+    _PRESETS[name] = spec
 
 
 # A preset, then in any order and each once: a φ, and an output with a divisor.
@@ -179,6 +200,8 @@ def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
             f"attention must be a preset name or an AttentionSpec, got {type(attention).__name__}"
         )
     preset, *changes = attention.split(".")
+    if preset not in PRESETS:
+        _plugins.load()
     if preset not in PRESETS:
         raise ValueError(
             f"attention {attention!r} is unknown{nearest(preset, PRESETS)}; "

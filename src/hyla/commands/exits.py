@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hyla._errors import BusyError, LauncherError, UnfinishedError
+from hyla._plugins import PluginError
 from hyla.results.origins import MissingOriginError
 from hyla.training import Interrupted
 from hyla.training.devices import ModelTooLargeError
@@ -17,14 +19,6 @@ CTRL_C = 130
 
 class UsageError(Exception):
     """What was asked for makes no sense; the message says what would."""
-
-
-class UnfinishedError(Exception):
-    """Something could not be brought to its end; the message says what to do about it."""
-
-
-class BusyError(Exception):
-    """Other processes have in hand what is missing; the same command collects it later."""
 
 
 @contextmanager
@@ -65,7 +59,7 @@ def exit_code(error: Exception) -> int | None:
     match error:
         case Interrupted():
             return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
-        case UsageError():
+        case UsageError() | LauncherError() | PluginError():
             return USAGE
         case BusyError():
             return TRY_AGAIN

@@ -12,8 +12,8 @@ from cyclopts import Group, Parameter
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hyla._errors import check_positive
-from hyla.commands.exits import UnfinishedError, UsageError, usage_errors
+from hyla._errors import UnfinishedError, check_positive
+from hyla.commands.exits import UsageError, usage_errors
 from hyla.commands.options import check_writable
 from hyla.commands.output import console, score, table
 from hyla.lab.latents import (

@@ -20,8 +20,9 @@ from cyclopts import Parameter
 from hyla._errors import nearest
 from hyla.attention.spec import PRESETS
 from hyla.nn import TransformerConfig
-from hyla.training import SCALES, Evaluation, config_from_tree, load_preset
-from hyla.training.config import DERIVED_FROM_TASK, TASK_CONFIGS, TASKS
+from hyla.tasks import SravenConfig, task_class, task_names
+from hyla.training import SCALES, Evaluation, load_preset
+from hyla.training.config import DERIVED_FROM_TASK, build_settings
 from hyla.training.precision import PRECISIONS
 
 
@@ -36,18 +37,19 @@ def given(options: Any) -> dict[str, Any]:
 
 def check_task(task: str) -> None:
     """Raise a ValueError for what `hyla train` does not know, language among what it does."""
-    options = (*TASKS, "language")
+    options = (*task_names(), "language")
     if task not in options:
         raise ValueError(
-            f"task {task!r} is unknown{nearest(task, options)}; choose from {', '.join(options)}"
+            f"task {task!r} is unknown{nearest(task, options)}; choose from {', '.join(options)}, "
+            "or add --plugin FILE.py of a task of your own"
         )
 
 
 def check_task_options(task: str, options: Any) -> None:
     """Raise a ValueError for a setting of another task than `task`."""
     for name in given(options):
-        owners = [other for other, config in TASK_CONFIGS.items() if name in _field_names(config)]
-        if task in TASK_CONFIGS and task not in owners:
+        owners = [o for o in task_names() if name in _field_names(task_class(o).config_class)]
+        if task not in owners:
             raise ValueError(
                 f"--task.{name.replace('_', '-')} is a setting of the task {' and '.join(owners)}, "
                 f"not of {task}"
@@ -119,8 +121,9 @@ def _evaluation_options() -> type:
 def _task_options() -> type:
     """Make the settings of all tasks into one class; `check_task_options` tells them apart."""
     fields: dict[str, Any] = {}
-    for task, config in TASK_CONFIGS.items():
-        own = optional_fields(config, label=f"{task}: ", defaults=_defaults_by_scale(task))
+    for task in task_names():
+        config, defaults = task_class(task).config_class, _defaults_by_scale(task)
+        own = optional_fields(config, label=f"{task}: ", defaults=defaults)
         for name, field in own.items():
             fields[name] = _explained_twice(fields[name], field) if name in fields else field
     return make_options("TaskOptions", fields)
@@ -129,14 +132,19 @@ def _task_options() -> type:
 def _explained_twice(field: Any, other: Any) -> Any:
     """Return the option of two tasks, with what it means in each."""
     texts = [each.__metadata__[0].help for each in (field, other)]
-    return Annotated[field.__origin__, Parameter(help=" ".join(texts))]
+    kinds = field.__origin__ | other.__origin__  # `build_settings` says which of them fits
+    return Annotated[kinds, Parameter(help=" ".join(texts))]
 
 
 def _defaults_by_scale(task: str) -> dict[str, str]:
     """Return the values of a task's settings in the presets, by scale where they differ."""
-    presets = {scale: config_from_tree(load_preset(task, scale)).task for scale in SCALES}
+    kind = task_class(task).config_class
+    try:
+        presets = {s: build_settings(kind, load_preset(task, s)["task"], "task") for s in SCALES}
+    except ValueError:  # of somebody's plug-in, whose training will say so
+        return {}
     found = {}
-    for name in _field_names(TASK_CONFIGS[task]):
+    for name in _field_names(kind):
         values = {scale: _shown(getattr(config, name)) for scale, config in presets.items()}
         same = len(set(values.values())) == 1
         found[name] = values["paper"] if same else ", ".join(map(" ".join, values.items()))
@@ -148,9 +156,8 @@ def _shown(value: Any) -> str:
 
 
 def _sraven_options() -> type:
-    config = TASK_CONFIGS["sraven"]
-    defaults = {field.name: _shown(field.default) for field in dataclasses.fields(config)}
-    return make_options("SravenOptions", optional_fields(config, defaults=defaults))
+    defaults = {field.name: _shown(field.default) for field in dataclasses.fields(SravenConfig)}
+    return make_options("SravenOptions", optional_fields(SravenConfig, defaults=defaults))
 
 
 def optional_fields(
@@ -205,8 +212,12 @@ def _field_names(config: type) -> set[str]:
 
 def _field_docs(config: type) -> dict[str, str]:
     """Return the strings that stand under the fields of a dataclass."""
-    [definition] = ast.parse(textwrap.dedent(inspect.getsource(config))).body
-    assert isinstance(definition, ast.ClassDef)
+    try:
+        [definition] = ast.parse(textwrap.dedent(inspect.getsource(config))).body
+    except (OSError, TypeError, ValueError, SyntaxError):  # it stands in no file
+        return {}
+    if not isinstance(definition, ast.ClassDef):
+        return {}
     docs = {}
     for field, following in zip(definition.body, definition.body[1:], strict=False):
         match field, following:
@@ -222,7 +233,7 @@ if typing.TYPE_CHECKING:  # a class made at run time is no type to a type checke
     ModelOptions = TaskOptions = SravenOptions = EvaluationOptions = object
     TaskName = AttentionName = ScaleName = PrecisionName = str
 else:
-    TaskName = _completed(TASKS)
+    TaskName = _completed(task_names())
     AttentionName = _completed(PRESETS)
     ScaleName = _completed(SCALES)
     PrecisionName = _completed(PRECISIONS)

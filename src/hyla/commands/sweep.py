@@ -1,35 +1,32 @@
 """`hyla sweep`: train a grid, wherever, and put its results into one table."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Group, Parameter
-from rich.console import Console
 from rich.table import Table
 
 from hyla._errors import install_command
-from hyla.commands.completeness import check_trained
 from hyla.commands.exits import continued_after_ctrl_c, usage_errors
-from hyla.commands.options import check_at_least_one, check_folders, check_writable
-from hyla.commands.output import HEADINGS, console, table
-from hyla.commands.slurm_jobs import check_launcher, train_on_slurm
-from hyla.lab.plan.launch import SlurmOptions, train_locally
-from hyla.lab.plan.sweep import Method, Share, finished_rows, plan, read_sweep
+from hyla.commands.lab_screen import LabScreen
+from hyla.commands.options import check_folders, check_writable
+from hyla.commands.output import HEADINGS, table
+from hyla.lab.plan.pipeline import Found, Launch
+from hyla.lab.plan.shares import Share
+from hyla.lab.plan.slurm import SlurmOptions
+from hyla.lab.plan.sweep import Sweep
 from hyla.results.runs import Row
 from hyla.results.selection import (
     HYPERPARAMETERS,
-    best_setting,
     estimate,
+    has_metric,
     setting_of,
     validation_metric,
 )
-from hyla.results.sweep_table import write_table
-from hyla.training.devices import resolve_device
-from hyla.training.objectives import objective_of
 
 _SLURM = Group("Slurm: what each job asks for", sort_key=2)
+_LAUNCH = Launch()
 
 
 @continued_after_ctrl_c()
@@ -37,14 +34,9 @@ def sweep(
     grid: Path,
     /,
     *,
-    root: Path = Path("runs"),
+    launch: Annotated[Launch, Parameter(name="*")] = _LAUNCH,
     out: Path = Path("results"),
-    launcher: Literal["local", "slurm"] = "local",
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    max_population: int = 64,
-    max_seconds: float | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
-    wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True,
     slurm: Annotated[SlurmOptions | None, Parameter(group=_SLURM)] = None,
 ) -> None:
     """Train every combination of a grid of settings, and choose the best fairly.
@@ -76,65 +68,33 @@ def sweep(
     ----------
     grid
         YAML file with task, scale, set (settings over the preset) and grid (lists of values).
-    root
-        Folder of the run directories; on a cluster, one that all nodes share.
     out
         Folder of the table.
-    launcher
-        local: one population after the other; slurm: a job array, one job per population.
-    device
-        auto takes the GPU if there is one.
-    max_population
-        Most models that train together.
-    max_seconds
-        Stop after this time, with a checkpoint (launcher local).
     dry_run
         List the populations and their state, and train nothing.
-    wait
-        With Slurm, wait for the jobs and collect; --no-wait returns after submission.
     """
-    out_console = console()
-
-    def say(line: str) -> None:
-        out_console.print(line, markup=False, highlight=False, soft_wrap=True)
-
+    screen = LabScreen()
     with usage_errors():
-        methods = read_sweep(grid)
-        check_at_least_one(max_population=max_population)
+        job = Sweep(grid=grid, out=out, slurm=slurm, **vars(launch))
         check = check_folders if dry_run else check_writable
-        check(root=root, out=out)
-        shares = plan(methods, root, max_population)
-        check_launcher(launcher, max_seconds=max_seconds, wait=wait, options=slurm)
-        if launcher == "local":
-            where = resolve_device(device)
-            for method in methods:
-                method.config.check_device(where)
+        check(root=job.root, out=out)
+        job.check_device()
     if dry_run:
-        out_console.print(_populations(shares))
+        screen.show(_populations(job.plan()))
         return
-
-    unfinished = [share for share in shares if not share.finished]
-    failures: list[str] = []
-    busy: list[Share] = []
-    if unfinished and launcher == "local":
-        busy = train_locally(
-            unfinished,
-            root=root,
-            device=device,
-            max_seconds=math.inf if max_seconds is None else max_seconds,
-            say=say,
-        )
-    elif unfinished:
-        found = train_on_slurm(
-            unfinished, root=root, device=device, options=slurm, wait=wait, out=out_console
-        )
-        if found is None:
-            return
-        failures = found
-
-    shares = plan(methods, root, max_population)
-    _collect(methods, shares, out / grid.stem, out_console)
-    check_trained(shares, failures, busy)
+    with screen:
+        outcome = job.run(screen)
+    if not outcome.submitted:
+        found = outcome.found
+        screen.show(_best(found, job.headline))
+        with usage_errors():
+            written = job.write(outcome)
+        if written:
+            places = " and ".join(map(str, written))
+            needs = f" (Parquet needs pyarrow: {install_command('tables')})"
+            models = sum(len(one.rows) for one in found)
+            screen.say(f"{models} models in {places}{'' if len(written) > 1 else needs}")
+    outcome.check()
 
 
 def _populations(shares: Sequence[Share]) -> Table:
@@ -147,11 +107,9 @@ def _populations(shares: Sequence[Share]) -> Table:
     return shown
 
 
-def _collect(methods: Sequence[Method], shares: Sequence[Share], path: Path, out: Console) -> None:
-    """Write the table of all finished members, and print a line per complete method."""
-    # One headline for all: a sweep has one task.
-    headline = objective_of(methods[0].config.build_task()).headline
-    keys = [key.rpartition(".")[2] for key in methods[0].settings]
+def _best(found: Sequence[Found], headline: str) -> Table:
+    """Return a line for each method: the settings that validation picks, and their scores."""
+    keys = [key.rpartition(".")[2] for key in found[0].method.settings]
     chosen = [HEADINGS[name] for name in HYPERPARAMETERS]
     scores = ("validation", "ID", "OOD")
     shown = table(
@@ -159,35 +117,24 @@ def _collect(methods: Sequence[Method], shares: Sequence[Share], path: Path, out
         *(*keys, *chosen, "seeds", *scores, ""),
         numeric=(*chosen, "seeds", *scores),
     )
-    rows: list[Row] = []
-    for method in methods:
-        own = [share for share in shares if share.method is method]
-        found = finished_rows(own)
-        label = [str(value) for value in method.settings.values()]
-        if not all(share.finished for share in own):
-            # A choice among some of the settings would not be the sweep's.
-            rows += [{**row, "picked": False} for row in found]
+    for one in found:
+        label = [str(value) for value in one.method.settings.values()]
+        if not one.complete:
             dashes = ["-"] * (len(HYPERPARAMETERS) + 1 + len(scores))
             shown.add_row(*label, *dashes, "not finished")
             continue
-        best = best_setting(found, headline)
-        picked = [row for row in found if setting_of(row) == best]
-        rows += [{**row, "picked": setting_of(row) == best} for row in found]
-        metrics = (validation_metric(found[0], headline), f"test/{headline}", f"ood/{headline}")
-        diverged = sum(row["diverged"] for row in picked)
+        first = one.picked[0]
+        metrics = (validation_metric(one.rows, headline), f"test/{headline}", f"ood/{headline}")
+        diverged = sum(row["diverged"] for row in one.picked)
         shown.add_row(
             *label,
-            *(f"{value:g}" for value in best),
-            str(len(picked)),
-            *(str(estimate(picked, metric)) if metric in found[0] else "-" for metric in metrics),
+            *(f"{value:g}" for value in setting_of(first)),
+            str(len(one.picked)),
+            *(_mean(one.picked, metric) for metric in metrics),
             f"{diverged} diverged" if diverged else "",
         )
-    out.print(shown)
-    if rows:
-        with usage_errors():
-            written = write_table(rows, path)
-        places = " and ".join(map(str, written))
-        needs = f" (Parquet needs pyarrow: {install_command('tables')})"
-        note = "" if len(written) > 1 else needs
-        line = f"{len(rows)} models in {places}{note}"
-        out.print(line, soft_wrap=True, highlight=False, markup=False)
+    return shown
+
+
+def _mean(rows: Sequence[Row], metric: str) -> str:
+    return str(estimate(rows, metric)) if all(has_metric(row, metric) for row in rows) else "-"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,8 +31,6 @@ from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run
 from hyla.training import train as train_population
 from hyla.training.config import read_settings
 from hyla.training.devices import resolve_device
-from hyla.training.objectives import objective_of
-from hyla.training.run.checkpoints.base import newest_step
 
 _POPULATION = Group("Population: every combination of these is one model", sort_key=1)
 _TRAINING = Group("Training", sort_key=2)
@@ -106,6 +105,7 @@ def train_task(
     - `hyla train sraven --attention softmax --seeds 3 --lr 1e-3 3e-4`: six models side by side
     - `hyla train fuzzy --scale paper --model.num-layers 4 --task.held-out-fraction 0.5`
     - `hyla train language data/wiki`: a language model, which has settings of its own
+    - `hyla train mytask --plugin mytask.py`: a task of your own
 
     Exit codes: 0 finished; 75 stopped with a checkpoint, run it again; 130 Ctrl-C; 2 wrong usage;
     1 anything else.
@@ -113,7 +113,8 @@ def train_task(
     Parameters
     ----------
     task
-        fuzzy (fuzzy logic functions) or sraven (symbolic Raven's matrices); language is a command.
+        fuzzy (fuzzy logic functions), sraven (symbolic Raven's matrices), or one that a plug-in
+        registers; language is a command.
     scale
         smoke (seconds), laptop (minutes on two cores) or paper (the paper's own setting).
     config
@@ -145,8 +146,8 @@ def train_task(
     wandb
         Also send metrics to this Weights & Biases project.
     attention
-        hyla, softmax, linear, or another row of Table A1; hyla.silu has another φ, hyla.rms4 a
-        normalised output.
+        hyla, softmax, linear, another row of Table A1, or a plug-in's; hyla.silu has another φ,
+        hyla.rms4 a normalised output.
     """
     grid = {
         "seed": None if seeds is None else list(range(seeds)),
@@ -189,14 +190,7 @@ def train_task(
         root=root,
         device=device,
         max_seconds=math.inf if max_seconds is None else max_seconds,
-        sinks=lambda path, names: open_sinks(
-            settings.to_tree(),
-            path,
-            names,
-            tensorboard=tensorboard,
-            wandb_project=wandb,
-            checkpoint_step=newest_step(path),
-        ),
+        sinks=partial(open_sinks, settings.to_tree(), tensorboard=tensorboard, wandb_project=wandb),
     )
     _show(settings, summary, run_path(settings, root))
 
@@ -207,9 +201,9 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
 
 def _show(config: TrainConfig, summary: dict[str, Any], path: Path) -> None:
     """Print a row per member; of several, the best by validation is marked."""
-    headline = objective_of(config.build_task()).headline
+    headline = config.build_task().headline
     members = summary["members"]
-    chosen_by = validation_metric(members[0]["metrics"], headline)
+    chosen_by = validation_metric([member["metrics"] for member in members], headline)
 
     def chosen_value(member: dict[str, Any]) -> float:
         return member["metrics"].get(chosen_by, math.nan)

@@ -1,14 +1,13 @@
 """The models that can be explored: those of named runs, and those that are shipped."""
 
-import hashlib
-import json
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -22,7 +21,7 @@ from hyla.nn import Transformer
 from hyla.results.runs import flat_settings, load_model, read_run
 from hyla.tasks import FuzzyLogic, Sraven
 from hyla.training import TrainConfig
-from hyla.training.objectives import objective_of
+from hyla.training.identity import shape_key
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
 
 _NAMES = {"hyla": "HYLA", "softmax": "Softmax", "linear": "Linear"}
@@ -47,7 +46,7 @@ class Subject:
         self.settings = asdict(config.members[member]) | flat_settings(config.to_tree())
         self.label = self._own_label()  # a gallery adds to it where others have the same
         self.task = config.build_task()
-        self.shape = shape_of(config)
+        self.shape = shape_key(config)
         self._shipped, self._load = shipped, load
         # Codes are recorded and edited through hooks on the model: one request at a time.
         self._lock = threading.RLock()
@@ -82,25 +81,29 @@ class Subject:
     @property
     def sraven(self) -> Sraven:
         """Its task, if that is SRAVEN."""
-        if not isinstance(self.task, Sraven):
-            raise RefusedError(f"{self.id} learned fuzzy logic: choose a model of SRAVEN")
-        return self.task
+        return self._task_of("sraven")
 
     @property
     def fuzzy(self) -> FuzzyLogic:
         """Its task, if that is fuzzy logic."""
-        if not isinstance(self.task, FuzzyLogic):
-            raise RefusedError(f"{self.id} learned SRAVEN: choose a model of fuzzy logic")
+        return self._task_of("fuzzy")
+
+    def _task_of(self, name: str) -> Any:
+        if self.config.task_name != name:
+            learned = FACES[self.config.task_name].title
+            raise RefusedError(
+                f"{self.id} learned {learned}: choose a model of {FACES[name].title}"
+            )
         return self.task
 
     @cached_property
     def description(self) -> schemas.Model:
         """What the page shows of it."""
-        model = self.config.model
+        model, task = self.config.model, self.config.task_name
         return schemas.Model(
             id=self.id,
             label=self.label,
-            task="sraven" if isinstance(self.task, Sraven) else "fuzzy",
+            task=task,  # pyright: ignore[reportArgumentType]
             attention=str(model.attention),
             layers=model.num_layers,
             heads=model.num_heads * model.width_factor,
@@ -108,9 +111,8 @@ class Subject:
             origin="shipped" if self._shipped else "run",
             note=self.note,
             scores=self.scores,
-            metric=objective_of(self.task).headline,
-            sraven=self._puzzle_shape(),
-            fuzzy=self._function_shape(),
+            metric=self.task.headline,
+            **{name: face.shape(self) if name == task else None for name, face in FACES.items()},
         )
 
     def _own_label(self) -> str:
@@ -119,30 +121,41 @@ class Subject:
         size = f"{_counted(model.num_layers, 'layer')}, {_counted(heads, 'head')}"
         return f"{_NAMES.get(attention, attention)}, seed {self.seed} ({size})"
 
-    def _puzzle_shape(self) -> schemas.PuzzleShape | None:
-        if not isinstance(self.task, Sraven):
-            return None
-        config = self.task.config
-        return schemas.PuzzleShape(
-            shape=self.shape,
-            features=config.num_features,
-            values=config.num_values,
-            grid=config.grid_size,
-            rules=list(config.rules),
-            tokens=self.task.sequence_length,
-            pairs=study_pairs(self),
-        )
 
-    def _function_shape(self) -> schemas.FunctionShape | None:
-        if not isinstance(self.task, FuzzyLogic):
-            return None
-        config = self.task.config
-        return schemas.FunctionShape(
-            shape=self.shape,
-            variables=config.num_variables,
-            terms=config.num_terms,
-            context=config.sequence_length - 1,
-        )
+def _puzzle_shape(subject: Subject) -> schemas.PuzzleShape:
+    task = subject.sraven
+    return schemas.PuzzleShape(
+        shape=subject.shape,
+        features=task.config.num_features,
+        values=task.config.num_values,
+        grid=task.config.grid_size,
+        rules=list(task.config.rules),
+        tokens=task.sequence_length,
+        pairs=study_pairs(subject),
+    )
+
+
+def _function_shape(subject: Subject) -> schemas.FunctionShape:
+    config = subject.fuzzy.config
+    return schemas.FunctionShape(
+        shape=subject.shape,
+        variables=config.num_variables,
+        terms=config.num_terms,
+        context=config.sequence_length - 1,
+    )
+
+
+@dataclass(frozen=True)
+class Face:
+    """How the page shows the models of a task."""
+
+    title: str
+    shape: Callable[[Subject], Any]
+    """What its instances look like: the answer's field of the task's name."""
+
+
+FACES = {"sraven": Face("SRAVEN", _puzzle_shape), "fuzzy": Face("fuzzy logic", _function_shape)}
+"""The tasks that the page can show, by name."""
 
 
 class Gallery:
@@ -150,8 +163,8 @@ class Gallery:
 
     def __init__(self, subjects: Sequence[Subject]):
         self.subjects = {subject.id: subject for subject in subjects}
-        for task in (FuzzyLogic, Sraven):  # the page never shows models of both at once
-            ours = {id: s for id, s in self.subjects.items() if isinstance(s.task, task)}
+        for task in FACES:  # the page never shows models of two at once
+            ours = {id: s for id, s in self.subjects.items() if s.config.task_name == task}
             named = labels.distinct(
                 {id: subject.label for id, subject in ours.items()},
                 {id: subject.settings for id, subject in ours.items()},
@@ -204,24 +217,21 @@ def study_pairs(subject: Subject, name: str = "row") -> list[tuple[int, int]]:
     return [(query, key) for query, key in listed.tolist()]
 
 
-def shape_of(config: TrainConfig) -> str:
-    """Return a name for what a task's instances look like, whatever is held out of them."""
-    sizes = asdict(config.task)
-    del sizes["held_out_fraction"]
-    content = json.dumps([config.task_name, sizes], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:8]
-
-
 def _of_run(path: Path) -> Iterator[Subject]:
     """Yield every member of a run; its first is loaded at once, to see whether it can be."""
     first, config = load_model(path)
+    if config.task_name not in FACES:
+        raise RunDirectoryError(
+            f"{path} was trained on the task {config.task_name}, which the explorer has no page "
+            f"for: choose a run of {' or '.join(FACES)}"
+        )
     if getattr(config.task, "num_distractors", 0):
         raise RunDirectoryError(
             f"{path} was trained with distractors, and the explorer's solver cannot take those: "
             "choose a run without"
         )
     stored = read_run(path)
-    headline = objective_of(config.build_task()).headline
+    headline = config.build_task().headline
     for number in range(len(config.members)):
         metrics = stored.summary["members"][number]["metrics"] if stored.summary else {}
         yield Subject(

@@ -15,9 +15,8 @@ import torch
 
 from hyla.explorer.packed import Description, shipped_folder, write_packed
 from hyla.nn import Transformer
-from hyla.results.runs import StoredRun, load_model, read_run, read_runs, shared_settings
+from hyla.results.runs import StoredRun, load_model, read_run, read_runs
 from hyla.tasks import Batch, Task
-from hyla.training.objectives import objective_of
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
 
 INSTANCES = 4096
@@ -36,7 +35,7 @@ def pack(run: Path, member: int, name: str, *, folder: Path | None = None) -> di
     task, seed = config.build_task(), config.members[member].seed
     rounded = Transformer(config.model)
     rounded.load_state_dict({name: x.half().float() for name, x in model.state_dict().items()})
-    headline = objective_of(task).headline
+    headline = task.headline
     measured: dict[str, Any] = {"metric": headline, "instances": INSTANCES}
     largest = 0.0
     for split in ("test", "ood"):
@@ -65,7 +64,7 @@ def _scores_of_seeds(run: StoredRun, member: int, headline: str) -> dict[str, di
     beside = [other for other in read_runs(run.path.resolve().parent) if other.summary is not None]
     scores = {}
     for other in (*beside, run):  # its own run has the last word about a seed
-        if shared_settings(other.config) != shared_settings(run.config):
+        if other.method != run.method:
             continue
         assert other.summary is not None
         for settings, result in zip(other.members, other.summary["members"], strict=True):
@@ -81,7 +80,7 @@ def _scores_of_seeds(run: StoredRun, member: int, headline: str) -> dict[str, di
 @torch.no_grad()
 def _score(model: Transformer, task: Task, split: str, seed: int) -> float:
     """The headline metric on the first instances of a split."""
-    objective = objective_of(task)
+    objective = task.objective
     sampler = task.sampler(split, seeds=[seed], batch_size=_BATCH)
     totals: dict[str, torch.Tensor] = {}
     for index in range(INSTANCES // _BATCH):

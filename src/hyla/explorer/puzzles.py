@@ -1,6 +1,6 @@
 """Puzzles: SRAVEN instances by an id that a link can carry, their answers, and their explanation.
 
-An id names the shape of the puzzle (`gallery.shape_of`), its rules as a sorted multiset, whether
+An id names the shape of the puzzle (`identity.shape_key`), its rules as a sorted multiset, whether
 columns are permuted, and a seed: `0123abcd.0057.p.42`. It says nothing of a model.
 """
 

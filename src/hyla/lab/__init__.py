@@ -1,1 +1,8 @@
-"""The lab: sweeps and where they run, the paper's figures and tables, the store and the report."""
+"""The lab: what is asked, planned and launched, and said: the paper's figures and tables by name.
+
+`run` does in one call what `hyla reproduce` and `hyla sweep` do.
+"""
+
+from hyla.lab.api import run
+
+__all__ = ["run"]

@@ -27,7 +27,7 @@ class Experiment:
     shows: str
     """What the reader is to see in it, in the paper's words or ours."""
     sweeps: Callable[[str], Sequence[dict[str, Any]]] = _no_sweeps
-    """The runs it needs at a scale, as trees of `hyla.lab.plan.sweep`, without `members.*`."""
+    """The runs it needs at a scale, as trees of `hyla.lab.methods`, without `members.*`."""
     measurement: Measurement | None = None
     """What is measured on trained models, or without any, beside their scores."""
     figure: Callable[[Results], Figure | None] = lambda results: None

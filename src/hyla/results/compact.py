@@ -4,7 +4,6 @@ from pathlib import Path
 
 from hyla.results.runs import read_run
 from hyla.training.run.checkpoints.file import FileCheckpoints
-from hyla.training.run.reading import fingerprint
 
 _OPTIMISER = ("first_moment/", "second_moment/")
 
@@ -18,7 +17,7 @@ def compact(path: Path) -> None:
     run = read_run(path)
     if run.summary is None:
         return
-    checkpoints = FileCheckpoints(path, fingerprint(run.config))
+    checkpoints = FileCheckpoints(path, run.fingerprint)
     found = checkpoints.latest()
     if found is None or found.tensors is None:
         return

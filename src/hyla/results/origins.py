@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hyla.results.csv_table import read_csv, write_csv
 from hyla.results.runs import ORIGIN, Row
-from hyla.training.run.reading import fingerprint
+from hyla.training.identity import fingerprint
 
 _FOLDER = "origins"
 

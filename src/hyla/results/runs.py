@@ -3,6 +3,7 @@
 Reading takes no locks and changes nothing, so it is safe while runs are being trained.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +12,12 @@ from typing import Any
 import torch
 
 from hyla.nn import Transformer
-from hyla.training import TrainConfig, load_run
+from hyla.training import TrainConfig, config_from_tree, load_run
+from hyla.training.identity import fingerprint, method_key
 from hyla.training.loading import task_of
 from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunDirectoryError
-from hyla.training.run.reading import (
-    fingerprint,
-    read_finished,
-    read_json,
-    read_metrics,
-    read_provenance,
-)
+from hyla.training.run.reading import read_finished, read_json, read_metrics, read_provenance
 
 Row = dict[str, Any]
 
@@ -42,9 +38,22 @@ class StoredRun:
     """One entry per start: device, versions, commit."""
 
     @property
+    def fingerprint(self) -> str:
+        """What its checkpoints are marked with."""
+        return fingerprint(self.config)
+
+    @property
     def members(self) -> list[dict[str, Any]]:
         """The settings of each member of the population."""
         return self.config["members"]
+
+    @functools.cached_property
+    def method(self) -> str | None:
+        """Key of what it computes; None of a language model, or of settings nobody knows now."""
+        try:
+            return method_key(config_from_tree(self.config))
+        except ValueError:
+            return None
 
     @property
     def checkpoint_step(self) -> int | None:
@@ -74,7 +83,7 @@ def load_model(
     """Return one member of a run, as its newest checkpoint has it, and the run's config.
 
     Raises:
-        RunDirectoryError: there is no run.
+        RunDirectoryError: there is no run, or it has settings that are not known here.
         CheckpointError: it has no such member, or no usable checkpoint yet.
     """
     if task_of(path) == "language":
@@ -91,16 +100,15 @@ def untrained_like(model: Transformer, seed: int) -> Transformer:
     return initial.to(next(model.parameters()).device).eval()
 
 
-def shared_settings(config: Mapping[str, Any]) -> str:
-    """Return a fingerprint of everything in a config tree but its members."""
-    return fingerprint({name: value for name, value in config.items() if name != "members"})
-
-
 def final_rows(run: StoredRun) -> list[Row]:
     """Return a row per member of a finished run: settings, final metrics, origin."""
     if run.summary is None:
         raise ValueError(f"{run.path} is not finished: it has no final metrics yet")
     settings = flat_settings(run.config)
+    if "scored" in run.summary:  # on more than its config asked for
+        instances = scored_instances(run)
+        settings["evaluation.splits"] = " ".join(instances)
+        settings["evaluation.final_instances"] = min(instances.values())
     origin = {
         "run": run.path.name,
         "population": len(run.members),
@@ -116,6 +124,14 @@ def final_rows(run: StoredRun) -> list[Row]:
         }
         rows.append({**settings, **member, **outcome, **origin})
     return rows
+
+
+def scored_instances(run: StoredRun) -> dict[str, int]:
+    """Return on how many instances of each split the models of a finished run were scored."""
+    if run.summary is None:
+        return {}
+    asked = run.config["evaluation"]
+    return dict.fromkeys(asked["splits"], asked["final_instances"]) | run.summary.get("scored", {})
 
 
 def origin_of(run: StoredRun) -> Row:

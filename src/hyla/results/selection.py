@@ -25,10 +25,15 @@ class Estimate:
         return f"{self.mean:.3f} ± {self.standard_error:.3f}"
 
 
-def validation_metric(metrics: Mapping[str, Any], headline: str) -> str:
-    """Return the metric to choose by: on `validation`, or on `test` if that was not evaluated."""
+def validation_metric(models: Sequence[Mapping[str, Any]], headline: str) -> str:
+    """Return the metric to choose by: on `validation`, or on `test` if not all have that."""
     name = f"validation/{headline}"
-    return name if name in metrics else f"test/{headline}"
+    return name if all(has_metric(model, name) for model in models) else f"test/{headline}"
+
+
+def has_metric(model: Mapping[str, Any], name: str) -> bool:
+    """Whether it was measured of a model; in a table, others may have it and this one not."""
+    return model.get(name) is not None
 
 
 def best_setting(rows: Sequence[Row], headline: str) -> tuple[Any, ...]:
@@ -36,7 +41,7 @@ def best_setting(rows: Sequence[Row], headline: str) -> tuple[Any, ...]:
 
     A setting with which any seed diverged ranks below all others.
     """
-    metric = validation_metric(rows[0], headline)
+    metric = validation_metric(rows, headline)
     settings = compared_settings(rows)
 
     def rank(setting: tuple[Any, ...]) -> tuple[bool, float]:

@@ -35,38 +35,10 @@ from hyla.results.selection import (
 )
 from hyla.results.setting import Setting
 from hyla.training import Member, TrainConfig, config_from_tree
-from hyla.training.objectives import objective_of
-from hyla.training.run.reading import fingerprint
+from hyla.training.identity import method_key, task_key
 
 MEMBER = tuple(field.name for field in dataclasses.fields(Member))
 """What identifies a model among those of its method."""
-# How often a run is looked at does not make it another one.
-_NOT_IDENTIFYING = ("members", "evaluation", "log_every")
-
-
-def method_key(config: TrainConfig) -> str:
-    """Return a short hash of what all models of a method have in common.
-
-    Settings at their defaults are left out: one that a later version adds changes no key.
-    """
-    shared = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(config)
-        if field.name not in _NOT_IDENTIFYING
-    }
-    identity = fingerprint({name: _without_defaults(value) for name, value in shared.items()})
-    return f"m{identity[:12]}"  # hexadecimal digits alone may read as a number: 12e456789012
-
-
-def _without_defaults(value: Any) -> Any:
-    if not dataclasses.is_dataclass(value):
-        return value
-    return {
-        field.name: getattr(value, field.name)
-        for field in dataclasses.fields(value)
-        # What computes attention changes no numbers.
-        if getattr(value, field.name) != field.default and field.name != "backend"
-    }
 
 
 # --- the tables of a setting -----------------------------------------------------------------
@@ -154,7 +126,7 @@ def _model_rows(run: StoredRun, config: TrainConfig) -> list[Row]:
 
 
 def _curve_rows(run: StoredRun, config: TrainConfig) -> list[Row]:
-    headline = objective_of(config.build_task()).headline
+    headline = config.build_task().headline
     kept = ["loss", *(f"{split}/{headline}" for split in config.evaluation.splits)]
     rows = []
     for row in curve_rows(run):
@@ -180,7 +152,7 @@ class Cell:
     @functools.cached_property
     def headline(self) -> str:
         """The task's score: r2 or accuracy."""
-        return objective_of(self.config.build_task()).headline
+        return self.config.build_task().headline
 
     @functools.cached_property
     def picked(self) -> list[Row]:
@@ -190,7 +162,7 @@ class Cell:
 
     def validated(self, row: Row) -> float:
         """Return the score of one of its models on the validation split, -∞ if it diverged."""
-        score = row[validation_metric(row, self.headline)]
+        score = row[validation_metric(self.rows, self.headline)]
         return -math.inf if math.isnan(score) else score
 
     def get(self, key: str) -> Any:
@@ -298,9 +270,3 @@ def ceilings_of(cells: Sequence[Cell], tables: Tables) -> dict[str, Estimate]:
                 statistics.fmean(row["ceiling"] for row in rows), error
             )
     return found
-
-
-def task_key(config: TrainConfig) -> str:
-    """Return a readable name of a task's settings that are not at their defaults."""
-    changed = _without_defaults(config.task)
-    return " ".join([config.task_name, *(f"{name}={value}" for name, value in changed.items())])

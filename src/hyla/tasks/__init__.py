@@ -1,7 +1,8 @@
-"""The paper's two compositional tasks, as stateless samplers on any device."""
+"""The paper's two compositional tasks, as stateless samplers on any device, and their registry."""
 
-from hyla.tasks.base import Batch, Manifest, Sampler, Task
+from hyla.tasks.base import Batch, Manifest, Objective, Sampler, Task
 from hyla.tasks.fuzzy_logic import FuzzyLogic, FuzzyLogicConfig
+from hyla.tasks.registry import register_task, task_class, task_names
 from hyla.tasks.sraven import Instances, Sraven, SravenConfig, SravenSampler
 
 __all__ = [
@@ -10,9 +11,13 @@ __all__ = [
     "FuzzyLogicConfig",
     "Instances",
     "Manifest",
+    "Objective",
     "Sampler",
     "Sraven",
     "SravenConfig",
     "SravenSampler",
     "Task",
+    "register_task",
+    "task_class",
+    "task_names",
 ]

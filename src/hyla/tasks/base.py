@@ -1,4 +1,4 @@
-"""What every task offers: named splits, a manifest of its combinations, and stateless samplers."""
+"""What every task offers: splits, samplers, an objective, presets, perhaps a study of codes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -16,6 +18,9 @@ from torch import Tensor
 from hyla._errors import check_positive, nearest
 from hyla.tasks.randomness import MAX_INSTANCES
 from hyla.tasks.splits import Combination
+
+if TYPE_CHECKING:
+    from hyla.tasks.study import Study
 
 
 class Batch(NamedTuple):
@@ -27,6 +32,29 @@ class Batch(NamedTuple):
     """What it has to predict; the task says of which shape and kind."""
     labels: Int64[Tensor, "*p b constituents"]
     """What the task was made of (terms, rules), for analysis."""
+
+
+class Objective(Protocol):
+    """What is optimised, and how it is scored: sees the logits of one model on one batch.
+
+    Metrics come as sums over the batch and are divided by the number of instances at the end, so
+    that any evaluation size aggregates exactly.
+    """
+
+    headline: str
+    """The metric by which models are compared; more is better."""
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean loss over the batch."""
+        ...
+
+    def sums(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Sums over the batch; `finish` turns totals of them into metrics."""
+        ...
+
+    def finish(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Metrics from the sums over all evaluated instances."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +117,54 @@ class Sampler(ABC):
 _SamplerT_co = TypeVar("_SamplerT_co", bound=Sampler, covariant=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """The settings of a task that has none."""
+
+
 class Task(ABC, Generic[_SamplerT_co]):
-    """A family of problems composed of constituents, split by their combinations."""
+    """A family of problems composed of constituents, split by their combinations.
+
+    `hyla.tasks.register_task` gives it a name, under which it is trained.
+    """
+
+    config_class: ClassVar[type] = NoSettings
+    """A dataclass of plain values, with defaults and a docstring each: `--task.SETTING`.
+
+    Runs are named by their settings. One that is added later, as a field with the metadata
+    `{"later": True}`, leaves earlier runs their names while it has its default."""
+    presets: ClassVar[Mapping[str, Any] | Path] = MappingProxyType({})
+    """Settings of its training at the scales smoke, laptop and paper, or a YAML file of them.
+
+    Every scale says where it differs from paper; what neither says is that of any task at the scale
+    (`training/presets/task.yaml`)."""
+
+    def __init__(self, config: Any = None) -> None:
+        self.config = self.config_class() if config is None else config
+
+    @property
+    def objective(self) -> Objective:
+        """What is optimised, and how it is scored."""
+        raise ValueError(
+            f"no objective is known for {type(self).__name__}: give the class an `objective`, or "
+            "pass one to Population"
+        )
+
+    @property
+    def headline(self) -> str:
+        """The metric by which models are compared."""
+        return self.objective.headline
+
+    @property
+    def study(self) -> Study | None:
+        """What analyses of latent codes look at; None if they cannot."""
+        return None
+
+    def ceiling(
+        self, split: str, *, seed: int, instances: int, device: torch.device | str = "cpu"
+    ) -> Float[Tensor, " n"] | None:
+        """The best headline to expect on each of a split's first instances; None if not known."""
+        return None
 
     @property
     @abstractmethod

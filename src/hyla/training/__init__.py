@@ -2,7 +2,6 @@
 
 from hyla.training.config import (
     SCALES,
-    TASKS,
     Evaluation,
     TrainConfig,
     config_from_tree,
@@ -18,7 +17,6 @@ from hyla.training.run.stop import Interrupted
 
 __all__ = [
     "SCALES",
-    "TASKS",
     "Evaluation",
     "Interrupted",
     "Member",

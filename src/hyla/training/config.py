@@ -1,14 +1,14 @@
 """What a run trains: typed, hashable, and the same as a tree of plain values.
 
 A `TrainConfig` holds everything that decides a run's numbers and nothing else; where it runs, how
-often it is saved and what it prints are arguments of `train`. Presets are YAML files beside this
-one; `load_preset` returns such a tree and `config_from_tree` checks and builds it.
+often it is saved and what it prints are arguments of `train`. A task has presets of such trees;
+`load_preset` returns one and `config_from_tree` checks and builds it.
 """
 
 import dataclasses
 import typing
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import product
@@ -20,18 +20,12 @@ import yaml
 
 from hyla._errors import nearest
 from hyla.nn import TransformerConfig
-from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig, Task
+from hyla.tasks import Task, task_class
 from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
 SCALES = ("smoke", "laptop", "paper")
 
-_TASKS: dict[str, tuple[type, Callable[[Any], Task]]] = {
-    "fuzzy": (FuzzyLogicConfig, FuzzyLogic),
-    "sraven": (SravenConfig, Sraven),
-}
-TASKS = tuple(_TASKS)
-TASK_CONFIGS = {name: config for name, (config, _) in _TASKS.items()}
 DERIVED_FROM_TASK = ("input_dim", "output_dim", "sequence_length")
 """Settings of the model that follow from the task."""
 
@@ -60,7 +54,8 @@ class TrainConfig:
     """A population of models on a task."""
 
     task_name: str
-    task: FuzzyLogicConfig | SravenConfig
+    task: Any
+    """The settings of the task, as its `config_class`."""
     model: TransformerConfig
     members: tuple[Member, ...]
     steps: int
@@ -96,7 +91,7 @@ class TrainConfig:
 
     def build_task(self) -> Task:
         """Return the task itself."""
-        return _TASKS[self.task_name][1](self.task)
+        return task_class(self.task_name)(self.task)
 
     def check_device(self, device: torch.device) -> None:
         """Raise a ValueError if the models cannot be computed on `device`."""
@@ -111,8 +106,9 @@ class TrainConfig:
         for name in DERIVED_FROM_TASK:
             del tree["model"][name]
         # A setting that came later: at its default, earlier runs keep their names.
-        if tree["task"].get("num_distractors") == 0:
-            del tree["task"]["num_distractors"]
+        for field in dataclasses.fields(self.task):
+            if field.metadata.get("later") and tree["task"][field.name] == field.default:
+                del tree["task"][field.name]
         # Which implementation computes does not change what is computed.
         del tree["model"]["backend"]
         if not isinstance(tree["model"]["attention"], str):
@@ -122,26 +118,54 @@ class TrainConfig:
             )
         return tree
 
+    def __reduce__(self):
+        """Pickle the task's settings by name and value: its plug-in is imported where it is read.
+
+        Jobs of a cluster are sent pickled, and begin without a plug-in that is only a file.
+        """
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return _unpickled, (values | {"task": dataclasses.asdict(self.task)},)
+
+
+def _unpickled(values: dict[str, Any]) -> TrainConfig:
+    settings = task_class(values["task_name"]).config_class
+    return TrainConfig(**values | {"task": settings(**values["task"])})
+
 
 def load_preset(task: str, scale: str) -> dict[str, Any]:
     """Return the tree of a task's preset; `members` in it is a grid of lists."""
-    for name, value, options in (("task", task, TASKS), ("scale", scale, SCALES)):
-        if value not in options:
+    own = _task_class(task, "task").presets
+    if scale not in SCALES:
+        raise ValueError(
+            f"scale {scale!r} is unknown{nearest(scale, SCALES)}; choose from {SCALES}"
+        )
+    if isinstance(own, Path):
+        own = read_settings(own, example="smoke: {steps: 10}")
+    for level in own:
+        if level not in SCALES:
             raise ValueError(
-                f"{name} {value!r} is unknown{nearest(value, options)}; choose from {options}"
+                f"presets of {task}: {level!r} is no scale{nearest(level, SCALES)}; use {SCALES}"
             )
-    return read_preset(task, scale) | {"task_name": task}
+    return merge(read_preset("task", scale), _at_scale(own, scale)) | {"task_name": task}
 
 
 def read_preset(name: str, scale: str) -> dict[str, Any]:
     """Return the tree of a preset file at a scale."""
     text = resources.files("hyla.training.presets").joinpath(f"{name}.yaml").read_text()
-    scales = yaml.safe_load(text)
-    tree: dict[str, Any] = {}
-    # Each scale states only where it departs from the paper.
-    for level in ("paper", scale):
-        tree = merge(tree, scales[level])
-    return tree
+    return _at_scale(yaml.safe_load(text), scale)
+
+
+def _at_scale(scales: Mapping[str, Any], scale: str) -> dict[str, Any]:
+    """Return a preset's tree: each scale states only where it departs from the paper."""
+    return merge(scales.get("paper", {}), scales.get(scale, {}))
+
+
+def _task_class(name: object, where: str) -> type[Task]:
+    """Return the task of a name that stood in the setting `where`."""
+    try:
+        return task_class(name)
+    except ValueError as error:
+        raise ValueError(f"{where} {error}") from None
 
 
 def read_settings(path: Path, *, example: str) -> dict[str, Any]:
@@ -177,14 +201,9 @@ def expand_members(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def config_from_tree(tree: Mapping[str, Any]) -> TrainConfig:
     """Check a tree of plain values and build the config it describes."""
     tree = dict(tree)
-    name = tree.get("task_name")
-    if name not in TASKS:
-        raise ValueError(
-            f"task_name {name!r} is unknown{nearest(name, TASKS)}; choose from {TASKS}"
-        )
-    task_class, build = _TASKS[name]
-    task = build_settings(task_class, tree.pop("task", {}), "task")
-    derived = {field: getattr(build(task), field) for field in DERIVED_FROM_TASK}
+    kind = _task_class(tree.get("task_name"), "task_name")
+    task = build_settings(kind.config_class, tree.pop("task", {}), "task")
+    derived = {field: getattr(kind(task), field) for field in DERIVED_FROM_TASK}
     model = settings_by_name(tree.pop("model", {}), "model")
     for key in derived:
         if key in model:

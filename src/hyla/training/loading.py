@@ -12,9 +12,10 @@ from hyla.tasks.language import Tokenizer
 from hyla.tasks.language.shards import TOKENIZER
 from hyla.training.config import TrainConfig, config_from_tree
 from hyla.training.devices import resolve_device
+from hyla.training.identity import fingerprint
 from hyla.training.run.checkpoints.file import FileCheckpoints
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
-from hyla.training.run.reading import fingerprint, read_json
+from hyla.training.run.reading import read_json
 
 if TYPE_CHECKING:
     from hyla.training.language.config import LanguageConfig
@@ -69,7 +70,7 @@ def load_run(path: Path | str) -> TrainedRun:
         else:
             config = config_from_tree(tree)
     except (OSError, ValueError) as error:
-        raise RunDirectoryError(f"{path} is not a run directory: {error}") from error
+        raise RunDirectoryError(f"{path} cannot be loaded: {error}") from error
     complaints: list[str] = []
     checkpoints = kind(path, fingerprint(tree), say=complaints.append)
     found = checkpoints.latest()

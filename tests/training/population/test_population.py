@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from golden_files import relative_error
+from hyla.tasks.fuzzy_logic.objective import Regression
 from hyla.training import Member, Population
-from hyla.training.objectives import Regression
 from hyla.training.optimizer import decay_mask, scheduled_rate
 from tiny_runs import different_members, tiny_population
 

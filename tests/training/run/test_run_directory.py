@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from hyla._files import write_atomically
+from hyla.training.identity import fingerprint
 from hyla.training.run import directory
 from hyla.training.run.directory import RunDirectory
 from hyla.training.run.errors import RunBusyError, RunDirectoryError
-from hyla.training.run.reading import fingerprint
 
 CONFIG = {"task": {"name": "fuzzy", "terms": 32}, "lr": [1e-3, 3e-4], "seeds": 3}
 

@@ -29,8 +29,8 @@ from hypothesis.stateful import (
 from run_lives import FINISHED, FULL, INTERRUPTED, KILLED, REFUSED, Fate, Lives
 
 from hyla.training import Population
+from hyla.training.identity import fingerprint
 from hyla.training.run.checkpoints.file import FileCheckpoints
-from hyla.training.run.reading import fingerprint
 from tiny_runs import assert_same_run, run_path, short_config
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks processes")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from hyla.results.runs import Row
-from hyla.results.tables import method_key
 from hyla.training import TrainConfig, config_from_tree, load_preset
+from hyla.training.identity import method_key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ Each worker is a process that trains one population after the other. Their outpu
 this process deals out the work, says what happens, and passes a stop on to them.
 """
 
+import math
 import multiprocessing
 import os
 import signal
@@ -15,12 +16,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from hyla.lab.plan.launch import left_to_another, train_in_turn
-from hyla.lab.plan.sweep import Share
+from hyla.lab.plan.shares import Share
 from hyla.results.compact import compact
-from hyla.training import Interrupted, TrainConfig, run_path, train
+from hyla.results.scoring import score_rest
+from hyla.training import Interrupted, train
 from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunBusyError
+from hyla.training.run.reading import read_finished
 from hyla.training.run.stop import StopRequest
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -32,7 +34,7 @@ _FINISHED, _BUSY, _FAILED = "finished", "busy", "failed"
 
 
 @dataclass(kw_only=True)
-class Outcome:
+class Trained:
     """What came of shares that were to be trained, beside those that are finished now."""
 
     failures: list[str] = field(default_factory=list)
@@ -41,12 +43,19 @@ class Outcome:
     """Those that other processes are training."""
 
 
-def train_share(
-    config: TrainConfig, *, root: Path, device: str, max_seconds: float = float("inf")
-) -> str:
-    """Train a population and drop what only a longer training would need; say how it went."""
-    summary = train(config, root=root, device=device, max_seconds=max_seconds)
-    compact(run_path(config, root))
+def complete(share: Share, *, device: str, max_seconds: float = math.inf) -> str:
+    """Train a share and score it on all that is asked for, as far as it is not; say how it went.
+
+    What only a longer training would need is dropped.
+    """
+    deadline = time.monotonic() + max_seconds
+    summary = read_finished(share.path)
+    if summary is None:
+        root = share.path.parent
+        summary = train(share.config, root=root, device=device, max_seconds=max_seconds)
+    compact(share.path)
+    asked = share.method.config.evaluation
+    score_rest(share.path, asked, device=device, max_seconds=deadline - time.monotonic())
     return f"finished in {summary['seconds']:.0f} s"
 
 
@@ -58,16 +67,16 @@ def train_shares(
     workers: int,
     max_seconds: float,
     say: Callable[[str], None],
-) -> Outcome:
+) -> Trained:
     """Train the shares with `workers` processes, or in this one.
 
     A population that fails does not keep the others from being trained. Raises `Interrupted` after
     a signal or `max_seconds`, with everything so far on disk.
     """
     if workers == 1:
-        return _train_here(shares, root=root, device=device, max_seconds=max_seconds, say=say)
+        return _train_here(shares, device=device, max_seconds=max_seconds, say=say)
     waiting = list(enumerate(shares, start=1))
-    outcome = Outcome()
+    outcome = Trained()
     with StopRequest(max_seconds=max_seconds) as stop:
         crew = [_Worker(slot, workers, root, device) for slot in range(min(workers, len(shares)))]
         try:
@@ -102,26 +111,28 @@ def train_shares(
 
 
 def _train_here(
-    shares: Sequence[Share],
-    *,
-    root: Path,
-    device: str,
-    max_seconds: float,
-    say: Callable[[str], None],
-) -> Outcome:
-    outcome = Outcome()
-
-    def train_one(share: Share, seconds: float) -> None:
+    shares: Sequence[Share], *, device: str, max_seconds: float, say: Callable[[str], None]
+) -> Trained:
+    deadline = time.monotonic() + max_seconds
+    outcome = Trained()
+    for number, share in enumerate(shares, start=1):
+        place = f"population {number} of {len(shares)}: {share.method}"
+        say(f"{place} ({share.state})")
         try:
-            train_share(share.config, root=root, device=device, max_seconds=seconds)
-        except (Interrupted, RunBusyError):
-            raise
+            complete(share, device=device, max_seconds=deadline - time.monotonic())
+        except RunBusyError as error:
+            say(_left_to_another(error))
+            outcome.busy.append(share)
+        except Interrupted as stop:
+            raise Interrupted(f"{place}: {stop}", stop.reason) from stop
         except Exception as error:
             traceback.print_exc()
             outcome.failures.append(_failure(share, _last_line(error)))
-
-    outcome.busy = train_in_turn(shares, train_one, max_seconds=max_seconds, say=say)
     return outcome
+
+
+def _left_to_another(error: RunBusyError) -> str:
+    return f"another process is training it: {error}"
 
 
 def _failure(share: Share, message: str) -> str:
@@ -144,14 +155,14 @@ class _Worker:
         log = root / "logs" / f"worker-{slot}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         self.process = context.Process(
-            target=_work, args=(theirs, slot, workers, root, device, log), daemon=True
+            target=_work, args=(theirs, slot, workers, device, log), daemon=True
         )
         self.process.start()
         theirs.close()  # or its end would never be noticed here
 
     def give(self, share: Share) -> None:
         self.share = share
-        self.connection.send(share.config)
+        self.connection.send(share)
 
     @staticmethod
     def progress(share: Share) -> str:
@@ -163,7 +174,7 @@ class _Worker:
         self.process.join()
 
 
-def _take_answer(worker: _Worker, outcome: Outcome, say: Callable[[str], None]) -> None:
+def _take_answer(worker: _Worker, outcome: Trained, say: Callable[[str], None]) -> None:
     """Say how the worker's population went, and note what is not finished."""
     share, worker.share = worker.share, None
     assert share is not None
@@ -191,7 +202,7 @@ def _dismiss(crew: Sequence[_Worker]) -> None:
         worker.close()
 
 
-def _work(orders: Connection, slot: int, workers: int, root: Path, device: str, log: Path) -> None:
+def _work(orders: Connection, slot: int, workers: int, device: str, log: Path) -> None:
     """Train what is ordered until the line is closed, in a process of its own."""
     # Ctrl-C reaches the whole group: here it is the parent's to pass on.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -200,15 +211,15 @@ def _work(orders: Connection, slot: int, workers: int, root: Path, device: str, 
         _take_own_part_of_the_machine(slot, workers)
         while True:
             try:
-                config = orders.recv()
+                share = orders.recv()
             except EOFError:
                 return
             try:
-                answer = _FINISHED, train_share(config, root=root, device=device)
+                answer = _FINISHED, complete(share, device=device)
             except Interrupted:
                 return
             except RunBusyError as error:
-                answer = _BUSY, left_to_another(error)
+                answer = _BUSY, _left_to_another(error)
             except Exception as error:  # one population's failure is not the others'
                 traceback.print_exc()
                 answer = _FAILED, f"{_last_line(error)} (see {log})"

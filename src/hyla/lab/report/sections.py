@@ -15,14 +15,14 @@ from hyla.figures.drawing import Figure, Table
 from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict, percent
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS
-from hyla.lab.plan.reproduce import methods_of, results_of, titled
-from hyla.lab.plan.sweep import Method
+from hyla.lab.methods import Method, methods_of, results_of, titled
 from hyla.lab.registry import BEYOND, NAMES, load
 from hyla.results.runs import Row
 from hyla.results.selection import HYPERPARAMETERS, Estimate
 from hyla.results.setting import Setting
-from hyla.results.tables import Cell, Results, Tables, method_key, stored_settings
+from hyla.results.tables import Cell, Results, Tables, stored_settings
 from hyla.training import SCALES
+from hyla.training.identity import method_key
 
 _LEAST_SHARE = 0.3
 _HOME = "tableA1"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from hyla import _plugins
 from hyla._errors import nearest
 from hyla.tasks.base import check_combinable, check_positive
 from hyla.tasks.sraven.rules import PAPER_RULES, RULES
@@ -28,7 +29,7 @@ class SravenConfig:
     """Share of the rule combinations that training never shows."""
     unambiguous: bool = False
     """Reject instances whose context allows several answers (see `SravenSampler`)."""
-    num_distractors: int = 0
+    num_distractors: int = field(default=0, metadata={"later": True})
     """D: further features, of random values, that follow no rule; they are never scored."""
 
     @property
@@ -56,6 +57,8 @@ class SravenConfig:
                 "num_values must be at least 2, because of one value there is nothing to predict, "
                 f"got {self.num_values}"
             )
+        if not RULES.keys() >= set(self.rules):
+            _plugins.load()
         for name in self.rules:
             if name not in RULES:
                 raise ValueError(

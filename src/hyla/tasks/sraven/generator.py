@@ -8,10 +8,11 @@ import itertools
 import math
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Float, Int32, Int64
+from jaxtyping import Float, Float64, Int32, Int64
 from torch import Tensor
 
 from hyla.tasks.base import (
@@ -31,10 +32,15 @@ from hyla.tasks.randomness import (
     to_arrangements,
     to_integers,
 )
+from hyla.tasks.registry import register_task
 from hyla.tasks.splits import Combination, check_listable, split_combinations
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.conflicts import Conflicts
+from hyla.tasks.sraven.objective import Classification
 from hyla.tasks.sraven.rules import RULES, Draws
+
+if TYPE_CHECKING:
+    from hyla.tasks.sraven.study import SravenStudy
 
 LEFT_AMBIGUOUS = 1e-5
 """The share of instances that may stay ambiguous in the unambiguous mode ..."""
@@ -66,6 +72,7 @@ class Instances(NamedTuple):
     """Position m of the panels of column c shows feature `permutations[..., c, m]`."""
 
 
+@register_task("sraven")
 class Sraven(Task["SravenSampler"]):
     """Complete a G × G grid of panels of M integers, each feature following a rule along its rows.
 
@@ -86,8 +93,35 @@ class Sraven(Task["SravenSampler"]):
     `test_unpermuted` and `ood_unpermuted`, with the features in the same order in all columns.
     """
 
+    config_class = SravenConfig
+    presets = Path(__file__).with_name("presets.yaml")
+
     def __init__(self, config: SravenConfig) -> None:
         self.config = config
+
+    @property
+    def objective(self) -> Classification:
+        """Cross-entropy; right means that all features that follow a rule are right."""
+        return Classification(
+            self.num_queries, self.config.rules, num_distractors=self.config.num_distractors
+        )
+
+    @property
+    def study(self) -> SravenStudy:
+        """Which rule gives the last feature of the query panel."""
+        from hyla.tasks.sraven.study import SravenStudy
+
+        return SravenStudy(self)
+
+    def ceiling(
+        self, split: str, *, seed: int, instances: int, device: torch.device | str = "cpu"
+    ) -> Float64[Tensor, " n"] | None:
+        """The posterior of the best answer, by the exact solver; distractors are beyond it."""
+        from hyla.tasks.sraven.solver.ceiling import best_posteriors
+
+        if self.config.num_distractors:
+            return None
+        return best_posteriors(self, split, seed=seed, instances=instances, device=device)
 
     @property
     def splits(self) -> tuple[str, ...]:

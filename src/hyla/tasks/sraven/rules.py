@@ -66,6 +66,8 @@ class Rule:
     """Recognises a grid without its last entry, and completes it."""
     count: Callable[[int, int], int]
     """Number of distinct grids, from the number of values and the grid size."""
+    across_rows: bool = False
+    """Whether a row follows from others; else it follows from its own beginning."""
 
 
 RULES: dict[str, Rule] = {}
@@ -77,11 +79,16 @@ def rule(
     *,
     inverse: Callable[[Context], Prescription],
     count: Callable[[int, int], int],
+    across_rows: bool = False,
 ) -> Callable[[Callable[[Draws], Tensor]], Callable[[Draws], Tensor]]:
     """Register the decorated function as a rule."""
 
     def register(fill: Callable[[Draws], Tensor]) -> Callable[[Draws], Tensor]:
-        RULES[name] = Rule(name=name, fill=fill, inverse=inverse, count=count)
+        if name in RULES and RULES[name].fill.__module__ != fill.__module__:
+            raise ValueError(f"there is a rule {name!r} already; give yours another name")
+        RULES[name] = Rule(
+            name=name, fill=fill, inverse=inverse, count=count, across_rows=across_rows
+        )
         return fill
 
     return register
@@ -155,7 +162,12 @@ def _is_distribute_three(context: Context) -> Prescription:
     return Prescription(every(itertools.chain(no_repetition, known_values)), missing)
 
 
-@rule("distribute_three", inverse=_is_distribute_three, count=_count_distribute_three)
+@rule(
+    "distribute_three",
+    inverse=_is_distribute_three,
+    count=_count_distribute_three,
+    across_rows=True,
+)
 def _distribute_three(draws: Draws) -> Int64[Tensor, "columns *grid"]:
     return draws.distinct
 

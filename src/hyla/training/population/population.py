@@ -18,9 +18,8 @@ from torch.func import functional_call
 
 from hyla.nn import BranchScales, Transformer, TransformerConfig
 from hyla.nn.scales import by_block, recorded_scales, scales_by_block
-from hyla.tasks import Batch, Sampler, Task
+from hyla.tasks import Batch, Objective, Sampler, Task
 from hyla.training.member import Member
-from hyla.training.objectives import Objective, objective_of
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
 from hyla.training.population.stacking import DropoutNoise, parameter_views, stacked_parameters
 from hyla.training.precision import autocast, check_precision, matmul_precision
@@ -46,13 +45,13 @@ class Population:
         compile: bool | None = None,
         beside: "Population | None" = None,
     ):
-        """Initialise the members; a task that is not the paper's needs an `objective`."""
+        """Initialise the members; an `objective` may take the place of the task's own."""
         check_precision(precision)
         self.task = task
         self.members = tuple(members)
         self.device = torch.device(device)
         self.precision = precision
-        self.objective = objective_of(task) if objective is None else objective
+        self.objective = task.objective if objective is None else objective
         self._compile = self.device.type == "cuda" if compile is None else compile
         self._seeds = [member.seed for member in self.members]
         self._total_steps = total_steps

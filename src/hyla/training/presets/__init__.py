@@ -1,1 +1,1 @@
-"""Settings of Table A3 and their smaller scales, as YAML."""
+"""Settings that training begins with, as YAML; tasks have their own beside them."""

@@ -28,12 +28,12 @@ from hyla import __version__
 from hyla._environment import environment, git_commit
 from hyla._files import read_regular, write_atomically
 from hyla.training.devices import resolve_device
+from hyla.training.identity import fingerprint
 from hyla.training.run.errors import RunDirectoryError, explained
 from hyla.training.run.lock import now, take_lock
 from hyla.training.run.reading import (
     BRANCH_SCALES,
     directory_of,
-    fingerprint,
     read_finished,
     read_metrics,
     read_provenance,
@@ -81,7 +81,7 @@ class RunDirectory:
         try:
             _write_or_check_config(path / "config.json", config, identity)
             if read_finished(path) is None:
-                _add_provenance(path, device)
+                add_provenance(path, device)
             return cls(path, identity, lock)
         except BaseException:
             lock.close()
@@ -202,7 +202,7 @@ def _write_or_check_config(path: Path, config: dict[str, Any], identity: str) ->
         )
 
 
-def _add_provenance(run: Path, device: torch.device | None) -> None:
+def add_provenance(run: Path, device: torch.device | None) -> None:
     """Record this start; a run resumed elsewhere has several, and its figures come from all."""
     start = {
         "started": now(),

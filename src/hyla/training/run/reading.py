@@ -1,6 +1,5 @@
 """What a run directory says, read without holding it: safe while the run is being trained."""
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -8,24 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from hyla._files import open_regular, read_regular
+from hyla.training.identity import fingerprint
 from hyla.training.run.errors import RunDirectoryError, explained
 from hyla.training.run.records import parse_records, restore_nonfinite
 
 BRANCH_SCALES = "branch_scales"
 _LARGEST_JSON = 16 << 20  # a summary of 1,000 models is a fiftieth of that
-
-
-def fingerprint(config: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the config's canonical JSON, in hex.
-
-    Canonical: keys sorted, no white space, floats as Python's ``repr``, ASCII only. Note that
-    ``1`` and ``1.0`` are different configs.
-    """
-    try:
-        canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except ValueError as error:
-        raise ValueError(f"A config holds finite numbers only: {error}") from error
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def directory_of(root: Path, name: str, config: Mapping[str, Any]) -> Path:

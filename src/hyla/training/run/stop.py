@@ -79,6 +79,11 @@ class StopRequest:
             self._reason = "time limit"
         return self._reason
 
+    def check(self) -> None:
+        """Raise `Stopped` if a stop is requested."""
+        if self.requested:
+            raise Stopped
+
     def request(self, reason: str) -> None:
         """Ask for a stop from the program itself."""
         if self._reason is None:

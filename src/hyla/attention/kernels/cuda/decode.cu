@@ -47,7 +47,7 @@ DEVICE void scores(Memory &memory, const Arguments &a, int sequence, int first, 
         if constexpr (PADDED) {
             seen = seen && a.padding[static_cast<long long>(sequence) * a.keys + key] != 0;
         }
-        float s = 0.f;
+        float s = 0.f, bias = 0.f;
         if (seen) {
             const Scalar *k = a.k.at + sequence * a.k.batch + key * a.k.token + head * a.k.head;
             const float *q = memory.query + head * QUERY_PITCH;
@@ -61,11 +61,11 @@ DEVICE void scores(Memory &memory, const Arguments &a, int sequence, int first, 
             if constexpr (BIASED != 0) {
                 const long long at = sequence / a.batch_per_bias * a.bias_batch +
                                      head * a.bias_head + key * a.bias_key;
-                s += BIASED == 1 ? static_cast<const float *>(a.bias)[at]
-                                 : to_float(static_cast<const Scalar *>(a.bias)[at]);
+                bias = BIASED == 1 ? static_cast<const float *>(a.bias)[at]
+                                   : to_float(static_cast<const Scalar *>(a.bias)[at]);
             }
         }
-        memory.code[i / HEADS][head] = s;
+        memory.code[i / HEADS][head] = masks_pair(bias) ? 0.f : s + bias;
     }
 }
 

@@ -116,7 +116,9 @@ DEVICE void add_bias(float (&c)[4], const Arguments &a, const Sequence &s, int h
         for (int e = 0; e < 4; ++e) {
             c[e] *= a.scale;
             if (seen[e]) {
-                c[e] += bias_of(a, s, head, first_query + query_of(e), first_key + key_of(e));
+                const float bias =
+                    bias_of(a, s, head, first_query + query_of(e), first_key + key_of(e));
+                c[e] = masks_pair(bias) ? 0.f : c[e] + bias;
             }
         }
     }

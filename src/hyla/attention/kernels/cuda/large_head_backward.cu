@@ -303,8 +303,11 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
         const float r = SOFTMAX ? 0.f : memory.inverse[pair];
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-            const float raw =
-                SOFTMAX ? first_of(code[h]) * da[h] : r * (da[h] - first_of(code[h]) * mean);
+            const float a_h = first_of(code[h]);
+            float raw = SOFTMAX ? a_h * da[h] : r * (da[h] - a_h * mean);
+            if (r != 0.f && masked_by_bias(a, s, h, first_query + query, first_key + key, a_h)) {
+                raw = 0.f;
+            }
             const float ds = with_gain(a.output, raw);
             // Scaled here, where it keeps fp16 in its range, and nowhere later.
             memory.ds[(h * 8 + query) * SCORE_PITCH + key] =

@@ -220,7 +220,9 @@ DEVICE void scores(Memory &memory, const Arguments &a, const Sequence &s, int fi
             float score = c[i][e / 4][e % 4] * a.scale;
             if constexpr (BIASED != 0) {
                 if (visible(a, s, first_query + query, first_key + key)) {
-                    score += bias_of(a, s, u.head, first_query + query, first_key + key);
+                    const float bias =
+                        bias_of(a, s, u.head, first_query + query, first_key + key);
+                    score = masks_pair(bias) ? 0.f : score + bias;
                 }
             }
             memory.score[u.head * PAIRS + query * KEYS + key] = score;
@@ -347,16 +349,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
         scores(memory, a, s, first_query, first_key);
         code(memory, a, s, first_query, first_key);
         const int keys = smaller(KEYS, end - first_key);
-#pragma unroll 1
-        for (int key = 0; key < keys; ++key) {
-            if (!values.holds(first_key + key)) continue;
+        const auto add_key = [&](int key, bool hides) {
+            if (!values.holds(first_key + key)) return;
             float v[HEADS][SHARE];
 #pragma unroll
             for (int h = 0; h < HEADS; ++h) load_share(values, first_key + key, h, v[h]);
 #pragma unroll
             for (int i = 0; i < ROUNDS; ++i) {
+                const int query = own + i * TOKENS_AT_ONCE;
+                // Its code is 0, but the value of a later token may be NaN.
+                if (hides && first_key + key > first_query + query + s.reach) continue;
                 float code[4 * HEAD_FOURS], z[SHARE];
-                load_code(memory, (own + i * TOKENS_AT_ONCE) * KEYS + key, code);
+                load_code(memory, query * KEYS + key, code);
                 hidden_layer(z, code, v);
 #pragma unroll
                 for (int j = 0; j < SHARE; ++j) z[j] = activate(z[j]).value;
@@ -366,6 +370,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
                     for (int j = 0; j < SHARE; ++j) out[i][h][j] += code[h] * z[j];
                 }
             }
+        };
+        // Only where causality hides some of the keys must each be looked at.
+        if (first_key + keys - 1 > first_query + s.reach) {
+#pragma unroll 1
+            for (int key = 0; key < keys; ++key) add_key(key, true);
+        } else {
+#pragma unroll 1
+            for (int key = 0; key < keys; ++key) add_key(key, false);
         }
         __syncthreads();
     }
@@ -471,12 +483,12 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
         }
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-            const float raw = r == 0.f ? 0.f : r * (da[h] - code[h] * mean);
-            const float ds = with_gain(a.output, raw);
+            const int query = first_query + pair / KEYS, key = first_key + pair % KEYS;
+            const bool masked = r == 0.f || masked_by_bias(a, s, h, query, key, code[h]);
+            const float ds = with_gain(a.output, masked ? 0.f : r * (da[h] - code[h] * mean));
             memory.score[h * PAIRS + pair] = ds * a.scale;
             if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
-                if (r == 0.f) continue;
-                add_bias_gradient(a, s, h, first_query + pair / KEYS, first_key + pair % KEYS, ds);
+                if (r != 0.f) add_bias_gradient(a, s, h, query, key, ds);
             }
         }
     }

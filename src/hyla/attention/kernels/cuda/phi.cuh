@@ -5,6 +5,11 @@
 // 1 / √x of a mean of squares; where they overflowed no number, rather than a silent 0.
 DEVICE float inverse_root_of(float x) { return rsqrtf(x) + (x - x); }
 
+constexpr float LARGEST = 3.4028235e38f;
+
+// A bias of −∞ masks the pair in its head: the score is 0 and has no gradient.
+DEVICE bool masks_pair(float bias) { return bias < -LARGEST; }
+
 #define PHI_IDENTITY 0
 #define PHI_RELU 1
 #define PHI_GELU_TANH 2

@@ -77,6 +77,14 @@ DEVICE float bias_of(const Arguments &a, const Sequence &s, int head, int query,
                        : to_float(static_cast<const Scalar *>(a.bias)[at]);
 }
 
+// Whether a bias masks a pair that is visible in this head. Its code is 0 then, as few others are:
+// only for those is the bias read.
+DEVICE bool masked_by_bias(const Arguments &a, const Sequence &s, int head, int query, int key,
+                           float code) {
+    if constexpr (BIASED == 0) return false;
+    return code == 0.f && masks_pair(bias_of(a, s, head, query, key));
+}
+
 DEVICE void add_bias_gradient(const Arguments &a, const Sequence &s, int head, int query, int key,
                               float ds) {
     const long long slab = s.index / a.batch_per_slab;

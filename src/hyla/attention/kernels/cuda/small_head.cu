@@ -21,6 +21,8 @@
 //
 // A multiplier m of the pair (attention dropout) makes the code a = m·r·s: m·r takes the place of r
 // except where r was differentiated. A masked pair is one with m = 0: no contribution, no gradient.
+// In the forward its key and value may even hold NaN, of which 0 · NaN must not be added up. A bias
+// of −∞ masks the pair in its head alone: by a score of 0 that has no gradient.
 //
 // Work is shared out like this. A *tile* is ROWS consecutive tokens of one batch element: queries
 // in `forward` and `query_gradient`, keys in `key_gradient`. A tile belongs to a *team* of LANES
@@ -237,12 +239,15 @@ DEVICE int largest_in_warp(int x) {
 // What is summed over the heads for each pair, and what each lane then needs to know of the pair.
 constexpr bool BACKWARD = PASS != PASS_FORWARD;
 constexpr bool LINEAR = !HIDDEN || RESIDUAL;
+constexpr bool FACTORED = NORMALISED || MULTIPLIED;  // else the code of a pair that is seen is s
 constexpr bool OWN_FACTOR = LINEAR && !(RESIDUAL && SOFTMAX && !MULTIPLIED);  // else it is 1
 constexpr int HIDDEN_SIZE = HIDDEN ? (BACKWARD ? 2 * WIDTH : WIDTH) : 0;
 constexpr int SUMS =
     HIDDEN_SIZE + (LINEAR && BACKWARD && NORMALISED ? 1 : 0) + (NORMALISED ? 1 : 0);
 constexpr int FACTORS = HIDDEN_SIZE + (OWN_FACTOR ? 1 : 0) + (BACKWARD && NORMALISED ? 1 : 0);
 constexpr int SUM_SPACE = SUMS > 0 ? SUMS : 1;
+// Whether scores are looked through for what is masked and not finite. A softmax makes it 0 itself.
+constexpr bool LOOKS = !SOFTMAX && (BIASED || PASS == PASS_FORWARD);
 
 // The team's rows are shared out as they are summed, so that a lane ends with the sums of OWNED
 // rows: this halves the exchanges at each step, and φ is evaluated once, not once per lane.
@@ -344,7 +349,7 @@ DEVICE void factors(const Arguments &a, const float (&x)[SUM_SPACE], float multi
 #pragma unroll
         for (int d = 0; d < WIDTH; ++d) {
             const Activation z = activate(r * x[d]);
-            y[d] = r * z.value;
+            y[d] = !BACKWARD && multiplier == 0.f ? 0.f : r * z.value;  // the sums may be NaN
             if constexpr (BACKWARD) {
                 const float dp = r * x[WIDTH + d] * z.slope;
                 y[WIDTH + d] = r * dp;
@@ -409,7 +414,8 @@ struct RunningSum {
         sum = s > largest ? sum * smaller + 1.f : sum + smaller;
         largest = fmaxf(s, largest);
     }
-    DEVICE float logarithm() const { return largest + logf(sum); }  // −∞ if nothing was added
+    // Of nothing so large that all codes are 0: with −∞, that of a score of −∞ would be NaN.
+    DEVICE float logarithm() const { return sum == 0.f ? LARGEST : largest + logf(sum); }
 };
 
 // In place, from the scores of a pair to its codes. Masked pairs may have any score.
@@ -492,6 +498,46 @@ DEVICE bool is_visible(const Arguments &a, bool seen, int query, int key) {
     return seen && query < a.queries && key <= query + a.reach;
 }
 
+// Puts 0 where a bias masks the row and head.
+DEVICE void clear_masked(const float *biases, float (&x)[ROWS][LANE_HEADS]) {
+    float bias[ROWS][LANE_HEADS];
+    start_scores(biases, bias);
+#pragma unroll
+    for (int i = 0; i < ROWS * LANE_HEADS; ++i) {
+        const int row = i / LANE_HEADS, h = i % LANE_HEADS;
+        if (masks_pair(bias[row][h])) x[row][h] = 0.f;
+    }
+}
+
+// The lane's part of the sums over heads for all rows, after scores that are masked were set to 0:
+// by a bias, or as visible(row) says. −∞ and NaN make a sum infinite or NaN, so scores are looked
+// through, and biases read again, only where one is. Returns whether a bias may have masked any.
+// Of v and g, a pitch is LOCAL, or 0 for a vector that all rows share.
+template <typename Visible>
+DEVICE bool sums_of_rows(const float *biases, Visible visible, float (&s)[ROWS][LANE_HEADS],
+                         const float *v, int v_pitch, const float *g, int g_pitch,
+                         float (&x)[ROWS][SUM_SPACE]) {
+    if constexpr (SUMS == 0) {  // nothing that would tell
+        if constexpr (LOOKS) clear_masked(biases, s);
+        return LOOKS;
+    }
+    bool finite = true;
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+        partial_sums(s[row], v + row * v_pitch, g + row * g_pitch, x[row]);
+        finite &= fabsf(x[row][NORMALISED ? SUMS - 1 : 0]) <= LARGEST;
+    }
+    if (!LOOKS || finite) return false;
+    clear_masked(biases, s);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+        for (int h = 0; h < LANE_HEADS; ++h) s[row][h] = visible(row) ? s[row][h] : 0.f;
+        partial_sums(s[row], v + row * v_pitch, g + row * g_pitch, x[row]);
+    }
+    return true;
+}
+
 // What multiplies the code of a pair: 0 if it is masked.
 DEVICE float pair_multiplier(const Arguments &a, const Place &place, int query, int key,
                              bool visible) {
@@ -502,6 +548,9 @@ DEVICE float pair_multiplier(const Arguments &a, const Place &place, int query, 
         return visible ? 1.f : 0.f;
     }
 }
+
+// For the backward, which is not protected from NaN in what it does not see.
+DEVICE bool any_row(int) { return true; }
 
 // The two token streams of the walk, with the next tokens already on their way when PREFETCH is
 // set: a register copy of each costs LOCAL registers and hides the latency of a cache miss.
@@ -618,28 +667,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
         float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], x[ROWS][SUM_SPACE], y[ROWS][FACTORS];
         bool seen;
         stream.take(key, end, k, v, seen);
-        start_scores(bias + key * (HEADS * ROWS), s);
+        const auto visible = [&](int row) { return is_visible(a, seen, place.first + row, key); };
+        const float *biases = bias + key * (HEADS * ROWS);
+        start_scores(biases, s);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
             add_scores(q[row], k, s[row]);
-            if constexpr (SOFTMAX) {
-                soften(s[row], log2_sum[row], is_visible(a, seen, place.first + row, key));
-            }
-            partial_sums(s[row], v, nullptr, x[row]);
+            if constexpr (SOFTMAX) soften(s[row], log2_sum[row], visible(row));
         }
+        sums_of_rows(biases, visible, s, v, 0, nullptr, 0, x);
         if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
 #pragma unroll
         for (int i = 0; i < OWNED; ++i) {
-            const int query = place.first + first_owned() + i;
-            const bool visible = is_visible(a, seen, query, key);
-            factors(a, x[i], pair_multiplier(a, place, query, key, visible), y[i]);
+            const int row = first_owned() + i;
+            const float multiplier =
+                pair_multiplier(a, place, place.first + row, key, visible(row));
+            factors(a, x[i], multiplier, y[i]);
         }
         if constexpr (SUMS > 0) collect<OWNED>(y);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
+            if (LINEAR && !visible(row)) continue;  // a hidden layer is multiplied by 0
 #pragma unroll
             for (int h = 0; h < LANE_HEADS; ++h) {
-                const float code = HIDDEN ? s[row][h] : s[row][h] * y[row][0];
+                const float code = HIDDEN || !FACTORED ? s[row][h] : s[row][h] * y[row][0];
                 const float *value = HIDDEN ? y[row] : v + h * WIDTH;
                 float mixed[WIDTH];
                 if constexpr (RESIDUAL) {
@@ -725,20 +776,21 @@ struct Tile {
 };
 
 // What `score_gradient` needs of the pairs of a key: s, or with a softmax the code, and factors.
-DEVICE void look_at_pairs(const Arguments &a, const Place &place, int key, bool seen,
-                          const Tile &tile, const float *bias, const float (&k)[LOCAL],
+// Returns whether biases may mask some.
+DEVICE bool look_at_pairs(const Arguments &a, const Place &place, int key, bool seen,
+                          const Tile &tile, const float *biases, const float (&k)[LOCAL],
                           const float (&v)[LOCAL], float (&s)[ROWS][LANE_HEADS],
                           float (&y)[ROWS][FACTORS]) {
     float x[ROWS][SUM_SPACE];
-    start_scores(bias + key * (HEADS * ROWS), s);
+    start_scores(biases, s);
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
         add_scores(tile.q[row], k, s[row]);
         if constexpr (SOFTMAX) {
             soften(s[row], tile.log2_sum[row], is_visible(a, seen, place.first + row, key));
         }
-        partial_sums(s[row], v, tile.g[row], x[row]);
     }
+    const bool masked = sums_of_rows(biases, any_row, s, v, 0, tile.g[0], LOCAL, x);
     if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
 #pragma unroll
     for (int i = 0; i < OWNED; ++i) {
@@ -747,6 +799,7 @@ DEVICE void look_at_pairs(const Arguments &a, const Place &place, int key, bool 
         factors(a, x[i], pair_multiplier(a, place, query, key, visible), y[i]);
     }
     if constexpr (SUMS > 0) collect<OWNED>(y);
+    return masked;
 }
 
 // The first walk of a softmax: δ of the tile's queries, which is kept for the keys' pass.
@@ -765,7 +818,8 @@ DEVICE void average_gradients(const Arguments &a, const Place &place, const floa
         float k[LOCAL], v[LOCAL], code[ROWS][LANE_HEADS], y[ROWS][FACTORS];
         bool seen;
         stream.take(key, end, k, v, seen);
-        look_at_pairs(a, place, key, seen, tile, bias, k, v, code, y);
+        const float *biases = bias + key * (HEADS * ROWS);
+        look_at_pairs(a, place, key, seen, tile, biases, k, v, code, y);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
@@ -832,23 +886,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
     stream.start(0, end);
 #pragma unroll 1
     for (int key = 0; key < end; ++key) {
-        float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], y[ROWS][FACTORS], ds_of_tile[DS];
+        float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], y[ROWS][FACTORS], ds[ROWS][LANE_HEADS];
         bool seen;
         stream.take(key, end, k, v, seen);
-        look_at_pairs(a, place, key, seen, tile, bias, k, v, s, y);
+        const float *biases = bias + key * (HEADS * ROWS);
+        const bool masked = look_at_pairs(a, place, key, seen, tile, biases, k, v, s, y);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
             for (int h = 0; h < LANE_HEADS; ++h) {
-                float ds =
-                    score_gradient(s[row][h], v + h * WIDTH, tile.g[row] + h * WIDTH, y[row]);
-                if constexpr (SOFTMAX) ds = s[row][h] * (ds - mean_gradient[row][h]);
-                ds_of_tile[h * ROWS + row] = ds;
-#pragma unroll
-                for (int d = 0; d < WIDTH; ++d) dq[row][h * WIDTH + d] += ds * k[h * WIDTH + d];
+                const float *g = tile.g[row] + h * WIDTH;
+                ds[row][h] = score_gradient(s[row][h], v + h * WIDTH, g, y[row]);
+                if constexpr (SOFTMAX) {
+                    ds[row][h] = s[row][h] * (ds[row][h] - mean_gradient[row][h]);
+                }
             }
         }
+        if (masked) clear_masked(biases, ds);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+            for (int i = 0; i < LOCAL; ++i) dq[row][i] += ds[row][i / WIDTH] * k[i];
+        }
         if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
+            float ds_of_tile[DS];
+#pragma unroll
+            for (int i = 0; i < DS; ++i) ds_of_tile[i] = ds[i % ROWS][i / ROWS];
             add_bias_gradient(bias_gradient + key * (HEADS * ROWS), share, ds_of_tile);
         }
     }
@@ -896,6 +959,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
 #pragma unroll 1
     for (int query = begin; query < a.queries; ++query) {
         float q[LOCAL], g[LOCAL], s[ROWS][LANE_HEADS], x[ROWS][SUM_SPACE], y[ROWS][FACTORS];
+        float ds[ROWS][LANE_HEADS];
         bool seen;
         stream.take(query, a.queries, q, g, seen);
         float log2_sum[LANE_HEADS], mean_gradient[LANE_HEADS];
@@ -905,7 +969,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
             load_statistic(a, a.log_sum, place.batch, query, LOG2_E, log2_sum);
             load_statistic(a, a.mean_gradient, place.batch, query, 1.f, mean_gradient);
         }
-        start_scores(bias + query * (HEADS * ROWS), s);
+        const float *biases = bias + query * (HEADS * ROWS);
+        start_scores(biases, s);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
             add_scores(k[row], q, s[row]);
@@ -913,8 +978,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
                 const bool visible = is_visible(a, row_live[row], query, place.first + row);
                 soften(s[row], log2_sum, visible);
             }
-            partial_sums(s[row], v[row], g, x[row]);
         }
+        const bool masked = sums_of_rows(biases, any_row, s, v[0], LOCAL, g, 0, x);
         if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
 #pragma unroll
         for (int i = 0; i < OWNED; ++i) {
@@ -927,8 +992,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
             for (int h = 0; h < LANE_HEADS; ++h) {
-                float ds = score_gradient(s[row][h], v[row] + h * WIDTH, g + h * WIDTH, y[row]);
-                if constexpr (SOFTMAX) ds = s[row][h] * (ds - mean_gradient[h]);
+                ds[row][h] = score_gradient(s[row][h], v[row] + h * WIDTH, g + h * WIDTH, y[row]);
+                if constexpr (SOFTMAX) ds[row][h] = s[row][h] * (ds[row][h] - mean_gradient[h]);
+            }
+        }
+        if (masked) clear_masked(biases, ds);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+            for (int h = 0; h < LANE_HEADS; ++h) {
                 const float code = HIDDEN ? s[row][h] : s[row][h] * y[row][0];
                 const float *upstream = HIDDEN ? y[row] + WIDTH : g + h * WIDTH;
                 float mixed[WIDTH];
@@ -938,7 +1010,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
                 }
 #pragma unroll
                 for (int d = 0; d < WIDTH; ++d) {
-                    dk[row][h * WIDTH + d] += ds * q[h * WIDTH + d];
+                    dk[row][h * WIDTH + d] += ds[row][h] * q[h * WIDTH + d];
                     dv[row][h * WIDTH + d] += code * upstream[d];
                 }
             }

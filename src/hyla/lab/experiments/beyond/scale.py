@@ -12,10 +12,11 @@ from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.experiments.shared.variants import TASKS, variant_table
 from hyla.lab.grids import sweep
 from hyla.lab.measuring import Measurement, Measuring
-from hyla.lab.plan.sweep import expand
-from hyla.results.runs import Row, curve_rows, origin_of, read_runs, shared_settings
+from hyla.lab.methods import expand
+from hyla.results.runs import Row, curve_rows, origin_of, read_runs
 from hyla.results.selection import setting_of
 from hyla.results.tables import MEMBER, Cell, Results
+from hyla.training.identity import method_key
 
 _AS_PRINTED = ("hyla", "softmax", "linear", "hyla_minus_rmshead")
 _MENDED = (
@@ -50,10 +51,10 @@ def _measure(measuring: Measuring) -> list[Row]:
     configs = (
         method.config for tree in _sweeps(measuring.setting.scale) for method in expand(tree)
     )
-    wanted = {shared_settings(measuring.setting.apply(config).to_tree()) for config in configs}
+    wanted = {method_key(measuring.setting.apply(config)) for config in configs}
     rows = []
     for run in read_runs(measuring.root):
-        if shared_settings(run.config) not in wanted:
+        if run.method not in wanted:
             continue
         task, attention = run.config["task_name"], run.config["model"]["attention"]
         known = {"task_name": task, "attention": attention, "steps": run.config["steps"]}

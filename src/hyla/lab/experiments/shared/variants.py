@@ -29,7 +29,7 @@ def variant_figure(results: Results, name: Callable[[Cell], str]) -> Figure | No
                     [("unseen compositions", "ood/*"), ("seen compositions", "test/*")],
                     title=title,
                     y_label=score,
-                    levels=ceiling_levels(results, cells) if task == "sraven" else (),
+                    levels=ceiling_levels(results, cells),
                     y_range=(0, 1),
                 )
             )

@@ -52,7 +52,7 @@ def _table(results: Results) -> Table | None:
             for task in tasks:
                 texts += _columns(cells[task], paper[task])
             rows.append(texts)
-    ceilings = [results.ceiling(c) for c in results.cells if c.config.task_name == "sraven"]
+    ceilings = [results.ceiling(c) for c in results.cells]
     known = [ceiling for ceiling in ceilings if ceiling is not None]
     note = (
         "In percent, mean ± standard error over seeds, at the hyper-parameters best on validation."

@@ -1,0 +1,86 @@
+"""Plug-ins: modules that register a task, an attention preset or a rule when they are imported.
+
+Those of installed packages are found by their entry points in the group `hyla.plugins`; others are
+named, as files or modules, by the environment variable HYLA_PLUGINS, which processes that are
+started from this one inherit. They are imported when a name is asked for that is not known yet, or
+all names.
+"""
+
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+GROUP = "hyla.plugins"
+VARIABLE = "HYLA_PLUGINS"
+
+_begun: set[str] = set()  # what was imported, or is being imported
+
+
+class PluginError(ValueError):
+    """A plug-in that was asked for is not there."""
+
+
+def ask_for(plugins: Iterable[str]) -> None:
+    """Add plug-ins, files or modules, to those that this process and its children load."""
+    found = _asked_for()
+    for plugin in plugins:
+        name = str(Path(plugin).absolute()) if plugin.endswith(".py") else plugin
+        if name not in found:
+            found.append(name)
+    os.environ[VARIABLE] = os.pathsep.join(found)
+
+
+def load() -> None:
+    """Import all plug-ins that are not imported yet."""
+    if GROUP not in _begun:
+        _begun.add(GROUP)
+        for entry in metadata.entry_points(group=GROUP):
+            try:
+                entry.load()
+            except Exception as error:  # of a package that whoever runs this need not know
+                warnings.warn(
+                    f"the plug-in {entry.name} ({entry.value}) is left out, for it cannot be "
+                    f"imported: {type(error).__name__}: {error}",
+                    stacklevel=2,
+                )
+    for name in _asked_for():
+        if name not in _begun:
+            _begun.add(name)  # before: a plug-in may ask for names itself
+            try:
+                _import(name)
+            except BaseException:
+                _begun.discard(name)
+                raise
+
+
+def _asked_for() -> list[str]:
+    return [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+
+
+def _import(name: str) -> None:
+    """Import a module, or a file as a module, so that what stands beside it can be imported too."""
+    if not name.endswith(".py"):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # something that the module needs
+            raise PluginError(
+                f"there is no module {error.name!r} for the plug-in {name!r}; a file is named with "
+                "its .py"
+            ) from error
+        return
+    path = Path(name).absolute()
+    if not path.is_file():
+        raise PluginError(f"there is no plug-in {path}")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # last: its neighbours hide nothing that is installed
+    module = importlib.import_module(path.stem)
+    if not module.__file__ or not path.samefile(module.__file__):
+        raise PluginError(
+            f"the plug-in {path} has the name of another module, {module.__name__}: rename it"
+        )

@@ -1,0 +1,231 @@
+"""Plan, launch, collect: the one way from what is asked to tables, here or on a cluster."""
+
+import dataclasses
+import functools
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from hyla._errors import BusyError, UnfinishedError
+from hyla.lab.methods import Method
+from hyla.lab.plan.shares import Share, finished_rows, plan
+from hyla.lab.plan.slurm import SlurmJobs, SlurmOptions, submit, wait_for
+from hyla.lab.plan.workers import Trained, train_shares
+from hyla.results.runs import Row
+from hyla.results.selection import best_setting, setting_of
+from hyla.training import Interrupted
+from hyla.training.devices import resolve_device
+
+
+class Watch:
+    """Whoever waits, and is told what happens."""
+
+    def __init__(self, say: Callable[[str], None] = print):
+        self.say = say
+
+    def queue(self, jobs: SlurmJobs, states: Sequence[str]) -> None:
+        """Show the state of every job in Slurm's queue, as it is now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is finished of a method."""
+
+    method: Method
+    rows: Sequence[Row]
+    """Of each model: settings, final metrics, origin, and whether it was `picked`: its
+    hyper-parameters are the best on validation. None is picked before all are finished, for a
+    choice among some of the settings would not be the one that was asked for."""
+    complete: bool
+
+    @property
+    def picked(self) -> list[Row]:
+        """The models of all seeds at the best hyper-parameters, by validation."""
+        return [row for row in self.rows if row["picked"]]
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What is there of what was asked for, and why not all of it."""
+
+    shares: Sequence[Share]
+    failures: Sequence[str] = ()
+    """A line for each population that could not be trained."""
+    unmeasured: list[str] = field(default_factory=list)
+    """A line for each measurement that failed."""
+    busy: Sequence[Share] = ()
+    """What other processes are training."""
+    stopped: Interrupted | None = None
+    """Why it ended before its end; the same call continues."""
+    submitted: bool = False
+    """Whether jobs are in Slurm's queue that nobody waits for."""
+
+    @functools.cached_property
+    def found(self) -> list[Found]:
+        """What is finished, by method."""
+        methods: dict[int, list[Share]] = {}
+        for share in self.shares:
+            methods.setdefault(id(share.method), []).append(share)
+        return [_found(shares) for shares in methods.values()]
+
+    @property
+    def rows(self) -> list[Row]:
+        """A row for each finished model: settings, final metrics, origin, `picked`."""
+        return [row for found in self.found for row in found.rows]
+
+    def check(self) -> None:
+        """Raise an error that says what is missing, and what to do about it, if anything is."""
+        if self.stopped is not None:
+            raise self.stopped
+        if self.submitted:
+            return
+        reasons = "".join(f"\n  {line}" for line in (*self.failures, *self.unmeasured))
+        left = {share.path for share in self.shares if not share.finished}
+        count = f"{len(left)} of {len(self.shares)} populations"
+        if left and not reasons and left <= {share.path for share in self.busy}:
+            raise BusyError(
+                f"{count} are being trained by other processes; the same command collects them "
+                "later"
+            )
+        if left:
+            raise UnfinishedError(
+                f"{count} are not finished; the same command continues them.{reasons}"
+            )
+        if self.unmeasured:
+            raise UnfinishedError(f"all is trained, but not all could be measured:{reasons}")
+
+
+def _found(shares: Sequence[Share]) -> Found:
+    method, rows = shares[0].method, finished_rows(shares)
+    complete = all(share.finished for share in shares)
+    headline = method.config.build_task().headline
+    best = best_setting(rows, headline) if complete else None
+    rows = [{**row, "picked": setting_of(row) == best} for row in rows]
+    return Found(method=method, rows=rows, complete=complete)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Where and how populations are trained."""
+
+    root: Path = Path("runs")
+    """Folder of the run directories; on a cluster, one that all nodes share."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes the GPU if there is one."""
+    workers: int = 1
+    """Processes that train at the same time: one or more for each GPU."""
+    max_population: int = 64
+    """Most models that train together as one population."""
+    max_seconds: float | None = None
+    """Stop after this time, with everything saved (launcher local)."""
+    launcher: Literal["local", "slurm"] = "local"
+    """local: on this machine; slurm: a job array, one job per population."""
+    wait: bool = True
+    """With Slurm, wait for the jobs and collect; --no-wait returns after submission."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Launch, ABC):
+    """Something to train, and where and how."""
+
+    slurm: SlurmOptions | None = None
+    """What each of Slurm's jobs asks for."""
+
+    def __post_init__(self):
+        if self.launcher not in ("local", "slurm"):
+            raise ValueError(f"launcher must be 'local' or 'slurm', got {self.launcher!r}")
+        for name in ("workers", "max_population"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
+                )
+        # An option of the other launcher, which this one would ignore:
+        if self.launcher == "slurm":
+            if self.max_seconds is not None:
+                raise ValueError("--max-seconds is for --launcher local; here, use --slurm.time")
+            if self.workers != 1:
+                raise ValueError(
+                    "--workers is for --launcher local; on Slurm, populations are jobs"
+                )
+            return
+        for name, given in (("--slurm.*", self.slurm is not None), ("--no-wait", not self.wait)):
+            if given:
+                raise ValueError(f"{name} is for --launcher slurm, and here nothing is submitted")
+        if self.max_seconds is not None and not self.max_seconds > 0:  # also NaN
+            raise ValueError(f"--max-seconds must be more than 0, got {self.max_seconds:g}")
+
+    @functools.cached_property
+    def methods(self) -> list[Method]:
+        """What is to be trained, each method once."""
+        return self.asked()
+
+    @abstractmethod
+    def asked(self) -> list[Method]:
+        """Return the methods; a ValueError if what is asked for makes no sense."""
+
+    @abstractmethod
+    def collect(self, outcome: Outcome, *, trained: bool, deadline: float, watch: Watch) -> None:
+        """Put what is finished into tables; `trained` says whether anything was, just now."""
+
+    def check_device(self) -> None:
+        """Raise a ValueError if the models cannot be computed on the device, or it is not here."""
+        if self.launcher == "local":
+            device = resolve_device(self.device)
+            for method in self.methods:
+                method.config.check_device(device)
+
+    def plan(self) -> list[Share]:
+        """Return the populations, each as it is now."""
+        return plan(self.methods, self.root, self.max_population)
+
+    def run(self, watch: Watch) -> Outcome:
+        """Train what is missing, and collect what is finished.
+
+        What failed, is busy, or was stopped, the outcome says: see `Outcome.check`.
+        """
+        self.check_device()
+        deadline = time.monotonic() + (math.inf if self.max_seconds is None else self.max_seconds)
+        outcome = Outcome(shares=self.plan())
+        unfinished = [share for share in outcome.shares if not share.finished]
+        if unfinished and self.launcher == "slurm":
+            found = self._train_on_slurm(unfinished, watch)
+            if found is None:
+                return dataclasses.replace(outcome, submitted=True)
+            outcome.failures = found
+        elif unfinished:
+            try:
+                trained = self._train_here(unfinished, deadline, watch)
+                outcome.failures, outcome.busy = trained.failures, trained.busy
+            except Interrupted as stop:
+                outcome.stopped = stop
+        if unfinished:
+            outcome.shares = self.plan()
+        self.collect(outcome, trained=bool(unfinished), deadline=deadline, watch=watch)
+        return outcome
+
+    def _train_here(self, shares: Sequence[Share], deadline: float, watch: Watch) -> Trained:
+        return train_shares(
+            shares,
+            root=self.root,
+            device=self.device,
+            workers=self.workers,
+            max_seconds=deadline - time.monotonic(),
+            say=watch.say,
+        )
+
+    def _train_on_slurm(self, shares: Sequence[Share], watch: Watch) -> list[str] | None:
+        """Submit what is not in the queue, and wait; return what went wrong, None unawaited."""
+        options = self.slurm or SlurmOptions()
+        jobs = submit(shares, root=self.root, device=self.device, options=options)
+        new = len(jobs.jobs) - jobs.found
+        lines = [f"submitted {new} populations"] if new else []
+        lines += [f"{jobs.found} are in the queue already"] if jobs.found else []
+        watch.say(f"{', '.join(lines)}: Slurm job {jobs.job_ids}; log: {jobs.log}")
+        if not self.wait:
+            watch.say("collect with the same command once they are done")
+            return None
+        return wait_for(jobs, show=watch.queue, say=watch.say)

@@ -1,0 +1,212 @@
+"""Figures and tables of the paper by name: what is trained and measured for them."""
+
+import functools
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from hyla._environment import environment
+from hyla.lab.experiment import Experiment
+from hyla.lab.measuring import NotAvailableError
+from hyla.lab.methods import Effort, Method, check_only, methods_of, titled, together
+from hyla.lab.plan.estimate import seconds_for
+from hyla.lab.plan.measure import collect_ceilings, measure
+from hyla.lab.plan.pipeline import Job, Launch, Outcome, Watch
+from hyla.lab.plan.shares import Share
+from hyla.lab.registry import load_all
+from hyla.results.runs import Row, read_run
+from hyla.results.setting import Setting
+from hyla.results.tables import Tables
+from hyla.training import Interrupted
+from hyla.training.identity import method_key
+
+_OUT = Path("results/lab")
+# Apart, as its numbers mean nothing, and git ignores it.
+_SMOKE_OUT = Path("results/smoke")
+
+
+class Cost(NamedTuple):
+    """What an experiment has, and needs; what several share counts for each of them."""
+
+    name: str
+    title: str
+    models: int
+    """None of them where a measurement trains what it needs, or nothing is trained."""
+    finished: int
+    seconds: float
+    """Estimated, for the steps that are left, one population after the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """How much of the paper to reproduce."""
+
+    scale: str = "laptop"
+    """smoke (seconds a run), laptop (minutes, two cores) or paper (the paper's own setting)."""
+    seeds: int | None = None
+    """Seeds of each method; without it, 3 at paper scale and 2 at the others."""
+    search: bool = True
+    """Search the hyper-parameters of Table A3; --no-search takes the preset's alone."""
+    shorten: int = 1
+    """Take one in N of the scale's steps. Such results are kept and shown apart."""
+    precision: str = "float32"
+    """float32, tf32 or bf16. Results of each are kept and shown apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabLaunch(Launch):
+    """Where and how they are trained: apart from runs of one's own."""
+
+    root: Path = Path("runs/lab")
+    max_population: int = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(LabLaunch, Job, Extent):
+    """Experiments at a scale: their models, what is measured on them, and the store's tables."""
+
+    names: Sequence[str]
+    """Figures and tables, such as fig2c or tableA1, or all."""
+    only: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Train only models with these settings, as in {"task_name": ["fuzzy"], "seed": [0, 1]}."""
+    out: Path | None = None
+    """Folder of the tables, figures and the report; without it, results/smoke at smoke scale, else
+    results/lab."""
+    remeasure: bool = False
+    """Measure on trained models again, also where nothing new was trained."""
+    report: bool = True
+    """Rebuild the report at the end."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_only(self.experiments, self.setting, self.effort)
+
+    @functools.cached_property
+    def setting(self) -> Setting:
+        """The circumstances that its results share."""
+        return Setting(scale=self.scale, shorten=self.shorten, precision=self.precision)
+
+    @functools.cached_property
+    def effort(self) -> Effort:
+        """How much of the grids is asked for."""
+        return Effort(seeds=self.seeds, search=self.search, only=self.only)
+
+    @functools.cached_property
+    def experiments(self) -> list[Experiment]:
+        """What is asked for by name."""
+        return load_all(self.names)
+
+    @property
+    def store(self) -> Path:
+        """Folder of the tables."""
+        if self.out is not None:
+            return self.out
+        return _SMOKE_OUT if self.setting.scale == "smoke" else _OUT
+
+    @functools.cached_property
+    def tables(self) -> Tables:
+        """Where the numbers go."""
+        return Tables(self.store, self.setting)
+
+    def asked(self) -> list[Method]:
+        """Return the methods of all the experiments; models that several need are there once."""
+        return together(
+            titled(method, self.setting)
+            for experiment in self.experiments
+            for method in methods_of(experiment, self.setting, self.effort)
+        )
+
+    # --- what it would take ------------------------------------------------------------------
+
+    def seconds(self, shares: Sequence[Share], device: torch.device) -> list[float]:
+        """Return the estimated seconds that the training of each share still takes on a device."""
+        measured = self._clocked(device)
+        return [
+            0.0
+            if share.finished
+            else seconds_for(share.config, device=device.type, done=share.step, measured=measured)
+            for share in shares
+        ]
+
+    def _clocked(self, device: torch.device) -> list[Row]:
+        """Return the models of the store that were trained on the device, or on its kind."""
+        if device.type == "cuda" and not torch.cuda.is_available():
+            return [row for row in self.tables.models() if row["cuda"]]
+        name = environment(device)["device"]
+        return [row for row in self.tables.models() if row["device"] == name]
+
+    def costs(self, shares: Sequence[Share], seconds: Sequence[float]) -> list[Cost]:
+        """Return what each experiment has and needs, and all of them together."""
+        timed = list(zip(shares, seconds, strict=True))
+
+        def cost(name: str, own: Sequence[tuple[Share, float]], title: str) -> Cost:
+            return Cost(
+                name=name,
+                title=title,
+                models=sum(len(share.config.members) for share, _ in own),
+                finished=sum(len(share.config.members) for share, _ in own if share.finished),
+                seconds=sum(time for _, time in own),
+            )
+
+        costs = []
+        for experiment in self.experiments:
+            methods = methods_of(experiment, self.setting, self.effort)
+            keys = {method_key(method.config) for method in methods}
+            own = [(share, time) for share, time in timed if method_key(share.config) in keys]
+            costs.append(cost(experiment.name, own, experiment.title))
+        return [*costs, cost("together", timed, "")]
+
+    def announcements(self) -> list[str]:
+        """Return what it takes that no estimate of populations has."""
+        return [
+            f"{experiment.name}: {experiment.measurement.announce(self.setting, self.root)}"
+            for experiment in self.experiments
+            if experiment.measurement is not None and experiment.measurement.announce is not None
+        ]
+
+    # --- collecting --------------------------------------------------------------------------
+
+    def collect(self, outcome: Outcome, *, trained: bool, deadline: float, watch: Watch) -> None:
+        """Put finished runs into the tables, and measure what is asked for beside scores."""
+        paths = dict.fromkeys(share.path for share in outcome.shares if share.finished)
+        self.tables.add_runs(read_run(path) for path in paths)
+        if outcome.stopped is not None:
+            return
+        collect_ceilings(self.experiments, self.tables, self.device)
+        try:
+            for name, experiment in self._measurements().items():
+                if trained or self.remeasure or not self.tables.measured(name):
+                    with _noting_failures(name, outcome.unmeasured, watch.say):
+                        count = measure(
+                            experiment,
+                            self.tables,
+                            root=self.root,
+                            device=self.device,
+                            deadline=deadline,
+                        )
+                        watch.say(f"{name}: {count} rows measured")
+        except Interrupted as stop:
+            outcome.stopped = stop
+
+    def _measurements(self) -> dict[str, Experiment]:
+        """Return one experiment for each measurement, by its name."""
+        return {e.measurement.name: e for e in self.experiments if e.measurement is not None}
+
+
+@contextmanager
+def _noting_failures(name: str, failures: list[str], say: Callable[[str], None]) -> Iterator[None]:
+    """Go on where a measurement fails: what one cannot do is not the others' failure."""
+    try:
+        yield
+    except NotAvailableError as reason:
+        say(f"{name} is left out: {reason}")
+    except Interrupted:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        failures.append(f"{name}: {type(error).__name__}: {error}")

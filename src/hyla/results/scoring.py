@@ -1,0 +1,109 @@
+"""Scoring the models of a finished run on what they were not scored on before.
+
+How a run is watched does not change its models: whoever asks for a split more, or for more
+instances, needs no training for that. The scores join those in the run's ``finished.json``.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from hyla.results.runs import StoredRun, read_run, scored_instances
+from hyla.training import Evaluation, Interrupted, Member, Population, config_from_tree
+from hyla.training.devices import resolve_device
+from hyla.training.population.cohort import Cohort
+from hyla.training.population.population import EVALUATION_BATCH
+from hyla.training.run.checkpoints.file import FileCheckpoints
+from hyla.training.run.directory import RunDirectory, add_provenance
+from hyla.training.run.errors import CheckpointError
+from hyla.training.run.reading import directory_of
+from hyla.training.run.stop import Stopped, StopRequest
+
+
+def unscored_splits(run: StoredRun, asked: Evaluation) -> list[str]:
+    """Return the splits on which a finished run's models were not scored, or on too little."""
+    known = scored_instances(run)
+    return [split for split in asked.splits if known.get(split, 0) < asked.final_instances]
+
+
+def can_be_scored(run: StoredRun) -> bool:
+    """Whether a finished run's models are there, under the name that is theirs."""
+    return run.checkpoint_step is not None and _place(run) == run.path
+
+
+def score_rest(
+    path: Path, asked: Evaluation, *, device: str = "auto", max_seconds: float = math.inf
+) -> None:
+    """Score a finished run's models on what is missing of `asked`, and keep that with the run.
+
+    The numbers are those of a run that had been asked for it from the start. Raises `Interrupted`
+    after a signal or `max_seconds`, with nothing changed.
+    """
+    stored = read_run(path)
+    if not unscored_splits(stored, asked):
+        return
+    where = resolve_device(device)
+    with RunDirectory.open(path.parent, _name(stored), stored.config) as directory:
+        stored = read_run(path)  # nobody else writes now
+        splits = unscored_splits(stored, asked)
+        assert stored.summary is not None
+        with StopRequest(max_seconds=max_seconds) as stop:
+            cohort = _trained(stored, replace(asked, splits=tuple(splits)), where)
+            try:
+                scores = cohort.evaluate(final=True, before_batch=stop.check)
+            except Stopped:
+                raise Interrupted(
+                    f"stopped while scoring {path.name} ({stop.reason}); the same command scores "
+                    "it, which it has to do in one go",
+                    stop.reason,
+                ) from None
+        members = [
+            member | {"metrics": member["metrics"] | {name: scores[name][i] for name in scores}}
+            for i, member in enumerate(stored.summary["members"])
+        ]
+        instances = scored_instances(stored) | dict.fromkeys(splits, asked.final_instances)
+        add_provenance(path, where)
+        directory.finish(stored.summary | {"members": members, "scored": instances})
+
+
+def _name(run: StoredRun) -> str:
+    return run.path.name.rpartition("-")[0]
+
+
+def _place(run: StoredRun) -> Path:
+    return directory_of(run.path.parent, _name(run), run.config)
+
+
+def _trained(run: StoredRun, asked: Evaluation, device: torch.device) -> Cohort:
+    """Return the models of a run as they were at its end; without what training would need."""
+    config = config_from_tree(run.config)
+    task = config.build_task()
+    found = FileCheckpoints(run.path, run.fingerprint).latest()
+    if found is None or found.tensors is None:
+        raise CheckpointError(f"{run.path} has no checkpoint whose models can be scored")
+
+    def build(members: Sequence[Member], beside: Population | None) -> Population:
+        if device.type == "cuda":
+            torch.compiler.reset()  # its limit of recompilations counts across populations
+        population = Population(
+            task,
+            config.model,
+            members,
+            total_steps=config.steps,
+            batch_size=config.batch_size,
+            device=device,
+            precision=config.precision,
+            beside=beside,
+        )
+        if device.type == "cuda":  # where not all fit, that shows here
+            for split in asked.splits:
+                population.evaluate(split, min(asked.final_instances, EVALUATION_BATCH))
+        return population
+
+    cohort = Cohort(config.members, asked, build, print)
+    # A compacted run has no optimiser state.
+    cohort.resume(found.step, cohort.tensors() | dict(found.tensors), found.meta)
+    return cohort

@@ -1,0 +1,243 @@
+"""One's own task, attention preset and rule: of an installed package, and of a file."""
+
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hyla import _plugins
+from hyla.attention import AttentionSpec, register_attention, resolve_spec
+from hyla.attention.spec import PRESETS
+from hyla.tasks import FuzzyLogic, Sraven, register_task, task_class, task_names
+from hyla.tasks.sraven.rules import RULES, rule
+from hyla.training import config_from_tree, load_preset
+from tiny_runs import tiny_config
+
+PLUGIN = Path(__file__).with_name("own_plugin.py")
+SOURCE = Path(__file__).parent.parent / "src"
+
+
+def run(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess:
+    """Run Python in a process of its own: what plug-ins register stays for good."""
+    path = os.pathsep.join([*variables.pop("path", "").split(), str(SOURCE)])
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-W", "default::UserWarning", "-c", textwrap.dedent(code)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **variables},
+        capture_output=True,
+        text=True,
+    )
+
+
+def installed(folder: Path, **entry_points: str) -> Path:
+    """A folder like site-packages, in which a package with these plug-ins was installed."""
+    about = folder / "my_package-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    lines = [f"{name} = {value}" for name, value in entry_points.items()]
+    (about / "entry_points.txt").write_text("\n".join(["[hyla.plugins]", *lines, ""]))
+    (folder / "my_package").mkdir()
+    (folder / "my_package" / "__init__.py").write_text("")
+    (folder / "my_package" / "plugin.py").write_text(PLUGIN.read_text())
+    return folder
+
+
+def test_a_task_of_an_installed_package_is_trained_by_its_name(tmp_path: Path):
+    packages = installed(tmp_path / "site-packages", mine="my_package.plugin")
+    done = run(
+        """
+        from hyla.cli import main
+        from hyla.results import load_model, read_runs
+
+        arguments = ["train", "sums", "--scale", "smoke", "--attention", "unit.silu"]
+        assert main([*arguments, "--max-seconds", "1e-6"]) == 75
+        assert main(arguments) == 0  # continues
+        [run] = read_runs("runs")
+        assert main(arguments) == 0  # is not trained again
+        assert run.summary == read_runs("runs")[0].summary
+        assert "test/share_right" in run.summary["members"][0]["metrics"]
+        model, config = load_model(run.path)
+        assert model.config.attention == "unit.silu"
+        assert config.task.numbers == 5
+        # Added later: it leaves the run its name.
+        assert "offset" not in run.config["task"]
+        assert main(["train", "sums", "--scale", "smoke", "--task.offset", "1"]) == 0
+        assert len(read_runs("runs")) == 2
+        assert main(["train", "sums", "--task.num-terms", "1"]) == 2
+        assert main(["train", "--help"]) == 0
+        """,
+        tmp_path,
+        path=str(packages),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sums: How many numbers there are. (default: smoke 5, laptop 7, paper 7)" in done.stdout
+    assert "--task.num-terms is a setting of the task fuzzy, not of sums" in done.stderr
+
+
+def test_a_package_that_cannot_be_imported_stops_nobody_else(tmp_path: Path):
+    packages = installed(tmp_path / "site-packages", broken="no_such_module:Task")
+    done = run(
+        """
+        from hyla.cli import main
+        assert main(["train", "fuzzy", "--scale", "smoke", "--steps", "1"]) == 0
+        """,
+        tmp_path,
+        path=str(packages),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the plug-in broken (no_such_module:Task) is left out" in done.stderr
+
+
+def test_a_file_is_a_plugin_for_every_command(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(f"import neighbour\n{PLUGIN.read_text()}")
+    (tmp_path / "neighbour.py").write_text("")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "json.py").write_text("")  # the name of another module
+    grid = {"task": "sums", "scale": "smoke", "grid": {"model.attention": ["unit", "linear"]}}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
+    done = run(
+        """
+        import os, pickle, sys
+        from hyla.cli import main
+
+        assert main(["train", "sums"]) == 2
+        assert main(["train", "sums", "--plugin"]) == 2
+        assert main(["train", "sums", "--plugin", "missing.py"]) == 2
+        del os.environ["HYLA_PLUGINS"]
+        assert main(["train", "sums", "--plugin", "sub/json.py"]) == 2
+        del os.environ["HYLA_PLUGINS"]
+        assert main(["train", "sums", "--plugin", "no_such.module"]) == 2
+        del os.environ["HYLA_PLUGINS"]
+        assert main(["sweep", "grid.yaml", "--plugin", "mine.py"]) == 0
+        assert main(["train", "summs", "--plugin=mine.py"]) == 2
+        rules = ("--task.rules", "constant", "addition", "subtraction", "bracket")
+        assert main(["train", "sraven", "--scale", "smoke", "--steps", "1", *rules]) == 0
+        [run] = [run for run in os.listdir("runs") if run.startswith("sums-unit")]
+        assert main(["latents", f"runs/{run}"]) == 2
+
+        from hyla.training import config_from_tree, load_preset
+        with open("config", "wb") as file:
+            pickle.dump(config_from_tree(load_preset("sums", "smoke")), file)
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 models in results" in done.stdout
+    messages = [line for line in done.stderr.splitlines() if line.startswith("hyla: ")]
+    for message, expected in zip(
+        messages,
+        [
+            "task 'sums' is unknown; choose from fuzzy, sraven, language, or add --plugin FILE.py",
+            "--plugin needs a file",
+            f"there is no plug-in {tmp_path / 'missing.py'}",
+            "has the name of another module, json: rename it",
+            "there is no module 'no_such' for the plug-in 'no_such.module'",
+            "(did you mean 'sums'?); choose from fuzzy, sraven, sums, language",
+            "there is no study of Sums",
+        ],
+        strict=True,
+    ):
+        assert expected in message
+    # A job of a cluster finds the file by the variable, which it inherits.
+    read = "import pickle; print(pickle.load(open('config', 'rb')).task)"
+    elsewhere = run(read, tmp_path, HYLA_PLUGINS=str(tmp_path / "mine.py"))
+    assert elsewhere.stdout == "SumsConfig(numbers=5, offset=0)\n", elsewhere.stderr
+    unknown = run("import hyla.results as r; r.load_model(r.read_runs('runs')[-1].path)", tmp_path)
+    assert "RunDirectoryError" in unknown.stderr
+    assert "or name the plug-in that registers it" in unknown.stderr
+
+
+def test_an_error_in_a_plugin_is_shown_as_it_is(tmp_path: Path, monkeypatch):
+    (tmp_path / "faulty_plugin.py").write_text("import no_such_library\n")
+    monkeypatch.setenv(_plugins.VARIABLE, str(tmp_path / "faulty_plugin.py"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for _ in range(2):  # also when it is asked for again
+        with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+            _plugins.load()
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def test_the_papers_tasks_are_registered_like_any_other():
+    assert task_names() == ("fuzzy", "sraven")
+    assert task_class("fuzzy") is FuzzyLogic
+    assert task_class("sraven") is Sraven
+    assert register_task("fuzzy")(FuzzyLogic) is FuzzyLogic
+
+
+@pytest.mark.parametrize("name", ["language", "my task", "", "-x", "a/b", "a.b"])
+def test_a_name_that_no_run_directory_or_command_could_have(name):
+    with pytest.raises(ValueError, match="a task cannot be called"):
+        register_task(name)(FuzzyLogic)
+
+
+def test_a_name_is_given_once():
+    with pytest.raises(ValueError, match=r"there is a task 'fuzzy' already, hyla\.tasks\.fuzzy"):
+        register_task("fuzzy")(Sraven)
+    with pytest.raises(ValueError, match="'hyla' is a preset of hyla itself"):
+        register_attention("hyla", resolve_spec("softmax"))
+    with pytest.raises(ValueError, match="there is a rule 'constant' already"):
+        rule("constant", inverse=RULES["constant"].inverse, count=RULES["constant"].count)(
+            lambda draws: draws.free
+        )
+
+
+def test_settings_are_a_dataclass():
+    class Unsettled(FuzzyLogic):
+        config_class = dict
+
+    with pytest.raises(ValueError, match=r"Unsettled\.config_class must be a dataclass"):
+        register_task("unsettled")(Unsettled)
+
+
+def test_presets_name_their_scales(monkeypatch):
+    monkeypatch.setattr(FuzzyLogic, "presets", {"labtop": {"steps": 1}})
+    with pytest.raises(ValueError, match=r"fuzzy: 'labtop' is no scale \(did you mean 'laptop'"):
+        load_preset("fuzzy", "smoke")
+
+
+def test_presets_go_over_those_of_any_task(monkeypatch):
+    monkeypatch.setattr(FuzzyLogic, "presets", {"smoke": {"steps": 7}})
+    config = config_from_tree(load_preset("fuzzy", "smoke"))
+    assert (config.steps, config.batch_size) == (7, 16)
+    assert config.task == FuzzyLogic.config_class()
+
+
+def test_a_config_is_pickled_by_the_name_of_its_task():
+    config = tiny_config()
+    stored = pickle.dumps(config)
+    assert b"FuzzyLogicConfig" not in stored
+    assert pickle.loads(stored) == config
+
+
+# --- attention presets --------------------------------------------------------------------------
+
+
+def test_a_preset_of_ones_own_goes_wherever_a_name_goes(monkeypatch):
+    monkeypatch.setattr("hyla.attention.spec._PRESETS", dict(PRESETS))
+    monkeypatch.setattr("hyla.attention.spec.PRESETS", sys.modules["hyla.attention.spec"]._PRESETS)
+    spec = AttentionSpec(normalisation=("softmax", "rms_head"), value="hidden", phi="tanh")
+    register_attention("mine", spec)
+    assert resolve_spec("mine") == spec
+    assert resolve_spec("mine.silu.rms4").phi == "silu"
+    with pytest.raises(ValueError, match=r"did you mean 'mine'\?"):
+        resolve_spec("minne")
+    register_attention("mine", resolve_spec("mine.gelu"))  # a notebook's cell, changed and run
+    assert resolve_spec("mine").phi == "gelu"
+
+
+@pytest.mark.parametrize("name", ["mine.silu", "", "my own"])
+def test_a_preset_has_a_name_without_dots(name):
+    with pytest.raises(ValueError, match="a preset cannot be called"):
+        register_attention(name, resolve_spec("hyla"))
+
+
+def test_a_preset_is_a_spec():
+    with pytest.raises(ValueError, match="must be an AttentionSpec, got str"):
+        register_attention("mine", "hyla")  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,112 @@
+"""Names and keys of what was computed stay: runs on disk and committed tables are found by them."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyla.results.csv_table import read_csv
+from hyla.results.origins import read_with_origins, write_with_origins
+from hyla.results.runs import Row
+from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
+from hyla.training.identity import method_key, shape_key, task_key
+
+RESULTS = Path(__file__).parents[2] / "results" / "lab"
+_MEMBER = ("learning_rate", "seed", "warmup_steps", "weight_decay")
+
+
+def config(name: str = "fuzzy", /, **changes: Any) -> TrainConfig:
+    return config_from_tree(merge(load_preset(name, "smoke"), changes))
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "name", "method"),
+    [
+        (
+            "fuzzy",
+            {
+                "precision": "tf32",
+                "evaluation": {"splits": ["validation", "test", "ood", "unknown_terms"]},
+                "members": {
+                    "seed": [0, 1, 2],
+                    "learning_rate": [1e-3],
+                    "weight_decay": [0.1],
+                },
+            },
+            "fuzzy-hyla-dabc348ce3b5",
+            "m4b94666d52a9",
+        ),
+    ],
+)
+def test_a_run_of_old_is_found(task: str, settings: dict[str, Any], name: str, method: str):
+    tree = merge(load_preset(task, "paper"), settings)
+    found = config_from_tree(tree)
+    assert run_path(found, "runs").name == name
+    assert method_key(found) == method
+
+
+def _runs() -> Iterator[tuple[str, list[Row]]]:
+    for path in sorted(RESULTS.glob("*/models-*.csv")):
+        runs: dict[str, list[Row]] = {}
+        for row in read_csv(path):
+            runs.setdefault(row["run"], []).append(row)
+        yield from runs.items()
+
+
+def _config_of(rows: list[Row]) -> TrainConfig:
+    """The config that the rows of a whole run came from."""
+    tree: dict[str, Any] = {"members": [{name: row[name] for name in _MEMBER} for row in rows]}
+    fields = {field.name for field in dataclasses.fields(TrainConfig)}
+    for key, value in rows[0].items():
+        first, _, rest = key.partition(".")
+        if first in fields and value is not None:
+            tree = merge(tree, {first: {rest: value} if rest else value})
+    for part, lists in (("evaluation", "splits"), ("task", "rules")):
+        if lists in tree[part]:  # a table's cell holds no list
+            tree[part][lists] = tree[part][lists].split()
+    return config_from_tree(tree)
+
+
+def test_every_committed_model_keeps_its_method_and_its_run():
+    whole = 0
+    for name, rows in _runs():
+        found = _config_of(rows)
+        assert {row["method"] for row in rows} == {method_key(found)}, name
+        if len(rows) == rows[0]["population"]:  # else others of its run are in no table
+            assert run_path(found, "runs").name == name
+            whole += 1
+    assert whole > 50
+
+
+def test_every_committed_origin_keeps_its_name(tmp_path: Path):
+    files = sorted(RESULTS.glob("*/origins/*.csv"))
+    assert files
+    for file in files:
+        [row] = read_csv(file)
+        table = tmp_path / "table.csv"
+        write_with_origins(
+            [{name: value for name, value in row.items() if name != "origin"}], table
+        )
+        assert (tmp_path / "origins" / file.name).exists()
+        assert len(read_with_origins(table)) == 1
+
+
+def test_how_a_run_is_watched_names_its_place_and_not_what_it_computes():
+    watched = config(evaluation={"every": 3, "splits": ["test"]}, log_every=1)
+    assert method_key(watched) == method_key(config())
+    assert run_path(watched, "runs") != run_path(config(), "runs")
+
+
+def test_tasks_are_told_apart_by_what_is_not_at_its_default():
+    assert task_key(config("sraven", task={"num_features": 4, "num_values": 8})) == "sraven"
+    changed = config("sraven", task={"num_features": 3, "num_values": 8})
+    assert task_key(changed) == "sraven num_features=3"
+
+
+def test_a_shape_is_that_of_the_instances():
+    held_out = config(task={"held_out_fraction": 0.5})
+    assert shape_key(held_out) == shape_key(config())
+    assert shape_key(config(task={"sequence_length": 5})) != shape_key(config())
+    assert shape_key(config("sraven")) != shape_key(config())
