@@ -18,7 +18,7 @@ ALLOWED = {
     "training": {"attention", "nn", "tasks"},
     "latents": {"attention", "nn", "tasks"},
     "integrations": {"attention", "nn", "tasks", "latents"},
-    "results": {"attention", "nn", "tasks", "training"},
+    "results": {"attention", "nn", "tasks", "training", "latents"},
     "figures": set(),
     "lab": {
         "attention",
@@ -41,6 +41,7 @@ ROOMS = {
     "": set(),
     "experiments": {""},
     "plan": {""},
+    "latents": {"", "experiments"},
     "report": {"", "experiments"},
     "api": {"", "plan", "report"},
 }

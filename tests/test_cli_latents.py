@@ -1,6 +1,5 @@
 """`hyla latents`, as it is typed."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from hyla.cli import main
 from hyla.latents import read_codes
+from hyla.results.origins import read_with_origins
 
 sys.path.insert(0, str(Path(__file__).parent / "latents"))
 
@@ -36,7 +36,7 @@ def test_figures_of_a_run(run, tmp_path, capsys):
     )
     assert "0.000 is a result" in printed
     assert "permuted heads" in printed
-    for name in ("decoding.csv", "swaps.csv", "analysis.json", f"{run.name}/latents.html"):
+    for name in ("decoding.csv", "swaps.csv", "analyses.csv", f"{run.name}/latents.html"):
         assert (out / name).is_file(), name
     assert (out / run.name / "decoding.png").is_file()
     assert (out / run.name / "swaps-ood_unpermuted.pdf").is_file()
@@ -69,12 +69,13 @@ def test_models_in_one_folder_keep_their_own(tmp_path):
     for folder, texts in zip(models, (TEXTS, TEXTS[:2]), strict=True):
         assert main(["latents", f"hf:{folder}", "--text", *texts, "--out", str(out)]) == 0
     assert len(set(read_codes(out / "first" / "codes.parquet")["instance"])) == 3
-    account = json.loads((out / "analysis.json").read_text())["subjects"]
-    assert [(entry["model"], entry["texts"], entry["pairs"]) for entry in account] == [
-        ("first", 3, "self"),
-        ("second", 2, "self"),
+    accounts = read_with_origins(out / "analyses.csv")
+    assert [(row["model"], row["texts"], row["table"]) for row in accounts] == [
+        (model, texts, table)
+        for model, texts in (("first", 3), ("second", 2))
+        for table in ("distances", "embedding", "similarity")
     ]
-    assert account[0]["figures"] == ["embedding", "similarity", "distances"]
+    assert {row["pairs"] for row in accounts} == {"self"}
 
 
 def test_texts_without_such_pairs_are_refused(tmp_path, capsys):

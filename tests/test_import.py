@@ -14,7 +14,9 @@ def modules_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("statement", ["import hyla", "import hyla.attention, hyla.nn"])
+@pytest.mark.parametrize(
+    "statement", ["import hyla", "import hyla.attention, hyla.nn", "import hyla.latents"]
+)
 def test_import_brings_nothing_heavy(statement):
     loaded = modules_after(statement)
     assert "hyla" in loaded

@@ -8,7 +8,7 @@ import torch
 from fastapi.testclient import TestClient
 
 from hyla.explorer.app import build_app
-from hyla.explorer.gallery import Gallery, Subject
+from hyla.explorer.gallery import Exhibit, Gallery
 from hyla.explorer.runs import RunStore
 from hyla.explorer.security import Access
 from hyla.nn import Transformer
@@ -23,11 +23,11 @@ def config_of(task: str, **model: Any) -> TrainConfig:
     return config if task == "fuzzy" else replace(config, task_name="sraven", task=SRAVEN)
 
 
-def subject_of(task: str, *, id: str | None = None, seed: int = 0, **model: Any) -> Subject:
+def subject_of(task: str, *, id: str | None = None, seed: int = 0, **model: Any) -> Exhibit:
     config = config_of(task, **model)
     network = Transformer(config.model).eval()
     network.reset_parameters(torch.Generator().manual_seed(seed))
-    return Subject(
+    return Exhibit(
         id=id or f"{task}-tiny",
         config=config,
         member=0,

@@ -42,7 +42,7 @@ def get(client: TestClient, path: str, expect: int = 200, **params):
 
 def test_codes_are_those_that_record_codes_finds(client, gallery, id):
     found = get(client, "code", model=MODEL, id=id, query=17, key=5)
-    with gallery[MODEL].model() as model:
+    with gallery[MODEL].lent() as model:
         table = record_codes(model, find_puzzle(gallery, id).inputs, pairs=[(17, 5)])
     for layer in found["layers"]:
         np.testing.assert_allclose(
@@ -72,7 +72,7 @@ def test_means_and_cosines_are_those_of_the_geometry(gallery):
     subject = gallery[MODEL]
     atlas, pairs = Atlas(subject), pairs_of(subject, None, None)
     names = np.array(subject.sraven.config.rules)[atlas.instances.labels[:, -1].numpy()]
-    with subject.model() as model:
+    with subject.lent() as model:
         table = record_codes(model, atlas.instances.inputs, pairs=pairs, labels={"rule": names})
     shown = atlas.map(1, pairs)
     means = (
@@ -133,7 +133,7 @@ def test_maps_are_made_one_at_a_time(client, monkeypatch):
 
 def test_a_model_that_diverged_is_refused(tmp_path):
     subject = subject_of("sraven", id="diverged")
-    with subject.model() as model, torch.no_grad():
+    with subject.lent() as model, torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(1e30)
     client = client_of(Gallery([subject]), tmp_path)
@@ -174,7 +174,7 @@ def swap(client: TestClient, expect: int = 200, **body):
 
 def test_the_edit_is_that_of_swaps():
     subject = subject_of("sraven")
-    with subject.model() as model:
+    with subject.lent() as model:
         swaps = Swaps(model, subject.study, seed=0, instances=32, solved_only=False)
         donation = swaps.donation("donor")
         want = swaps.predictions(donation, [0, 1])

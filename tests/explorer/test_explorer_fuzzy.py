@@ -37,7 +37,7 @@ def test_predictions_are_the_models(client, gallery):
     tokens = [[*example["x"], example["y"]] for example in found["context"]]
     inputs = torch.tensor([[*tokens, [*BODY["query"], 0.0]]])
     for id, prediction in found["predictions"].items():
-        with gallery[id].model() as model, torch.no_grad():
+        with gallery[id].lent() as model, torch.no_grad():
             assert prediction == pytest.approx(float(model(inputs)[0, -1, 0]), abs=1e-5)
 
 

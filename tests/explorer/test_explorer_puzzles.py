@@ -66,7 +66,7 @@ def test_answers_are_those_of_model_and_solver(client, gallery, permuted):
     id = get(client, "instance", **ASK, permuted=permuted)["id"]
     answers = get(client, "answers", model="sraven-tiny", id=id)
     puzzle = find_puzzle(gallery, id)
-    with gallery["sraven-tiny"].model() as model, torch.no_grad():
+    with gallery["sraven-tiny"].lent() as model, torch.no_grad():
         logits = model(puzzle.inputs)[0, -2:]
     assert answers["model"]["values"] == logits.argmax(-1).tolist()
     torch.testing.assert_close(torch.tensor(answers["model"]["probabilities"]), logits.softmax(-1))

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from explorer_fixtures import client_of, config_of
 
-from hyla.explorer.gallery import Gallery, Subject, open_gallery
+from hyla.explorer.gallery import Exhibit, Gallery, open_gallery
 from hyla.explorer.pack import pack
 from hyla.explorer.packed import read_description, read_weights, shipped_folder, shipped_models
 from hyla.explorer.runs import RunStore
@@ -170,19 +170,19 @@ def test_the_models_of_a_run_come_before_those_that_are_shipped(run):
     subject = gallery[f"{run.name}:1"]
     assert subject.seed == 101
     assert subject.scores.keys() == {"test", "ood"}
-    with subject.model() as model:
+    with subject.lent() as model:
         want = load_model(run, 1)[0].state_dict()
         assert all(torch.equal(want[name], x) for name, x in model.state_dict().items())
 
 
 def test_models_that_differ_by_their_settings_alone_are_told_apart():
-    def labels(*subjects: Subject) -> list[str]:
+    def labels(*subjects: Exhibit) -> list[str]:
         return [subject.description.label for subject in Gallery(subjects).subjects.values()]
 
-    def tuned(id: str, rate: float, decay: float = 0.1) -> Subject:
+    def tuned(id: str, rate: float, decay: float = 0.1) -> Exhibit:
         members = (Member(seed=0, learning_rate=rate, weight_decay=decay, warmup_steps=0),)
         config = replace(config_of("fuzzy", num_layers=1), members=members)
-        return Subject(
+        return Exhibit(
             id=id, config=config, member=0, scores={}, note="", shipped=False, load=lambda: tiny
         )
 

@@ -106,7 +106,7 @@ def test_a_donor_is_solved_if_one_is_and_of_the_same_side(gallery, puzzle):
     for rule in range(8):
         donor = find_donor(subject, puzzle, rule, pairs, None)
         assert donor is not None
-        with subject.model() as model:
+        with subject.lent() as model:
             logits, seen = run_recorded(model, donor.puzzle.inputs, pairs=pairs)
         assert donor.answer == int(logits[0, -1].argmax())
         torch.testing.assert_close(
@@ -138,7 +138,7 @@ def test_codes_are_swapped_at_the_studys_pairs(client, gallery, puzzle, name, la
     found = swap(client, puzzle, pairs=name, layers=layers)
     subject = gallery[MODEL]
     pairs, donor = subject.study.pairs[name], find_puzzle(gallery, found["donor"]["id"])
-    with subject.model() as model:
+    with subject.lent() as model:
         _, seen = run_recorded(model, donor.inputs, pairs=pairs)
         edits = {s.layer: replaced(seen[s].codes, pairs) for s in seen if s.layer in layers}
         with edited(model, edits):
@@ -169,7 +169,7 @@ def test_means_and_zero_are_of_the_chosen_pairs(client, puzzle):
 @pytest.mark.parametrize("kind", ["donor", "donor, same operands"])
 def test_verdicts_are_those_that_are_counted(kind):
     subject = subject_of("sraven")
-    with subject.model() as model:
+    with subject.lent() as model:
         swaps = Swaps(model, subject.study, seed=0, instances=256, solved_only=False)
         donation = swaps.donation(kind)
         predictions = swaps.predictions(donation, swaps.layers)

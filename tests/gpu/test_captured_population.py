@@ -31,7 +31,10 @@ def population(settings, device="cuda", **options):
     )
 
 
-@pytest.mark.parametrize("attention", ["hyla", "softmax"])
+@pytest.mark.parametrize(
+    "attention",
+    ["hyla", "hyla.expected2", "softmax", "hyla_deep.expected"],  # the last one has no kernel
+)
 def test_the_captured_step_trains_as_the_cpu_does(attention):
     settings = config("sraven", model={"attention": attention}, members={"seed": [0, 1]})
     captured, plain = population(settings), population(settings, "cpu")

@@ -1,6 +1,7 @@
 """Figures that can be read: nothing covers data, names do not touch, a name has one colour."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from matplotlib import pyplot
 
-from hyla.figures.draw_plotly import figure_html
+from hyla.figures.draw_plotly import figure_html, write_page
 from hyla.figures.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Points, Series
 from hyla.lab.experiments.shared.latent_panels import figure_of_codes, seeds_in
 from hyla.lab.registry import load
@@ -184,6 +185,40 @@ def test_the_page_says_which_colour_is_which_number():
     assert scales([[one, one, one]]) == 1  # the same range
     assert scales([[one], [cloud, by_class]]) == 2
     assert scales([[by_class, lines([1, 2])]]) == 0
+
+
+def test_zero_is_the_middle_of_a_signed_map(drawn):
+    panel = dataclasses.replace(heatmap(["a"], 3), values=[[-1, 3, 0]], value_range=None)
+    signed = dataclasses.replace(panel, signed=True, x_label="head")
+    assert panel.scale is None
+    assert signed.scale == (-3, 3)
+    axis = drawn(Figure(panels=[[signed]])).axes[0]
+    assert axis.images[0].get_clim() == (-3, 3)
+    assert axis.get_xlabel() == "head"
+    page = figure_html(Figure(panels=[[signed]]))
+    assert '"cmin":-3,"cmax":3' in page
+    assert '"text":"head"' in page
+
+
+def test_intervals_reach_as_far_as_they_do_on_each_side(drawn):
+    line = Series(name="line", y=[0.5, 0.6], errors=[(0.1, 0.2), (0.3, 0.4)], colour=PALETTE[0])
+    panel = dataclasses.replace(lines(["1", "2"]), series=[line])
+    axis = drawn(Figure(panels=[[panel]])).axes[0]
+    [[first, second]] = [bars.get_segments() for bars in axis.collections]
+    assert first[:, 1].tolist() == pytest.approx([0.4, 0.7])
+    assert second[:, 1].tolist() == pytest.approx([0.3, 1.0])
+    page = figure_html(Figure(panels=[[panel]]))
+    assert '"array":[0.2,0.4],"arrayminus":[0.1,0.3]' in page
+
+
+def test_a_page_stands_alone_and_says_what_each_point_is(tmp_path):
+    cloud = Points(title="codes", x=[0], y=[1], values=[2.0], label="x", notes=["rule: <a>\nx: 2"])
+    write_page(tmp_path / "page.html", "Codes of <m>", [("Embedded", Figure(panels=[[cloud]]))])
+    page = (tmp_path / "page.html").read_text()
+    assert "<h1>Codes of &lt;m&gt;</h1>" in page
+    assert "<h2>Embedded</h2>" in page
+    assert "rule: &lt;a&gt;\\u003cbr\\u003ex: 2" in page
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
 
 
 def test_ticks_of_the_page_are_where_something_was_measured():

@@ -8,9 +8,8 @@ import numpy as np
 import pandas
 import pytest
 
-from hyla.lab.experiments.shared.latent_measurements import _rows
 from hyla.results.compact import compact
-from hyla.results.csv_table import read_csv, write_csv
+from hyla.results.csv_table import read_csv, rows_of_frame, write_csv
 from hyla.results.runs import read_run
 from hyla.results.setting import Setting
 from hyla.results.tables import Cell, Tables, cells_of, stored_settings
@@ -169,4 +168,6 @@ def test_keys_survive_csv(tmp_path: Path):
 def test_measured_numbers_take_the_digits_that_a_figure_needs():
     x = np.array([31.11581234], dtype=np.float32)
     table = pandas.DataFrame({"x": x, "layer": [1.0], "low": [math.nan]})
-    assert str(_rows(table)) == "[{'x': 31.1158, 'layer': 1, 'low': None}]"
+    assert str(rows_of_frame(table, digits=".4f", what="seen")) == (
+        "[{'what': 'seen', 'x': 31.1158, 'layer': 1, 'low': None}]"
+    )

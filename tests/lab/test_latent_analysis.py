@@ -1,16 +1,15 @@
 """From run directories to tables, figures and pages."""
 
-import json
-
 import numpy as np
 import pandas
 import pytest
 import torch
 
-from hyla.lab.latents import analyse_subjects, load_subjects, main
+from hyla.lab.latents import analyse_subjects, load_subjects
+from hyla.lab.latents.__main__ import main
 from hyla.latents import TABLES, record_codes
-from hyla.latents.results import read_accounts
-from hyla.results.runs import load_model, untrained_like
+from hyla.results.origins import read_with_origins
+from hyla.results.runs import load_model
 from hyla.training import Member, Population, config_from_tree, load_preset, merge, train
 from hyla.training.language import language_run_path, load_language_model, train_language
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
@@ -75,7 +74,10 @@ def test_everything_is_computed_and_written(runs, tmp_path):
     page = (folder / "latents.html").read_text()
     assert "Plotly.newPlot" in page
     assert 'src="http' not in page
-    assert len(pandas.read_parquet(tmp_path / "embedding.parquet")) == len(tables["embedding"])
+    stored = read_with_origins(tmp_path / "embedding.csv")
+    own = [{name: row.get(name) for name in tables["embedding"][0]} for row in stored]
+    assert own == tables["embedding"]
+    assert {row["torch"] for row in stored} == {torch.__version__}
 
 
 def test_runs_of_several_tasks_share_tables(runs, tmp_path):
@@ -93,9 +95,14 @@ def test_runs_of_several_tasks_share_tables(runs, tmp_path):
         f"{side}_fixed_{what}" for side in ("test", "ood") for what in ("query", "context")
     }
     assert (tmp_path / subjects[0].name / "decoding-ood_fixed_context.png").is_file()
-    account = json.loads((tmp_path / "analysis.json").read_text())
-    assert [s["attention"] for s in account["subjects"]] == ["hyla", "hyla"]
-    assert account["subjects"][0]["checkpoint_step"] == 24
+    accounts = read_with_origins(tmp_path / "analyses.csv")
+    assert [(row["attention"], row["table"]) for row in accounts] == [
+        ("hyla", "decoding"),
+        ("hyla", "similarity"),
+    ] * 2
+    assert accounts[0]["checkpoint_step"] == 24
+    assert accounts[0]["model.num_layers"] == tiny_config().model.num_layers
+    assert accounts[0]["trained/torch"] == torch.__version__
     assert subjects[0].name.endswith("-member0")
 
 
@@ -115,33 +122,38 @@ def test_what_earlier_calls_found_stays(runs, tmp_path):
     analyse(fuzzy, ["distances", "embedding"], 64)
     assert rows("sraven") == before != []
     assert rows("fuzzy")
-    embedding = pandas.read_parquet(tmp_path / "embedding.parquet")
+    embedding = pandas.read_csv(tmp_path / "embedding.csv")
     assert set(embedding["run"]) == {run.name for run in runs}
 
     analyse(sraven, ["distances"], 96)
     assert rows("fuzzy")
     assert len(rows("sraven")) == len(before)
     assert rows("sraven") != before
-    assert len(pandas.read_parquet(tmp_path / "embedding.parquet")) == len(embedding)
-    account = json.loads((tmp_path / "analysis.json").read_text())["subjects"]
-    assert [(entry["task"], entry["figures"], entry["instances"]) for entry in account] == [
-        ("sraven", ["similarity", "embedding"], 64),
-        ("fuzzy", ["distances", "embedding"], 64),
-        ("sraven", ["distances"], 96),
+    assert len(pandas.read_csv(tmp_path / "embedding.csv")) == len(embedding)
+    accounts = read_with_origins(tmp_path / "analyses.csv")
+    assert [(row["task"], row["table"], row["instances"]) for row in accounts] == [
+        ("sraven", "similarity", 64),
+        ("sraven", "embedding", 64),
+        ("fuzzy", "distances", 64),
+        ("fuzzy", "embedding", 64),
+        ("sraven", "distances", 96),
     ]
     page = (tmp_path / sraven[0].name / "latents.html").read_text()
     for heading in ("embedded by t-SNE", "Cosine similarity", "Distances between codes"):
         assert page.count(heading), heading
 
 
-def test_accounts_of_old_and_of_others(runs, tmp_path):
-    path = tmp_path / "analysis.json"
-    path.write_text('{"figures": ["heads"], "instances": 8, "subjects": [{"run": "a"}]}')
-    assert read_accounts(path) == [{"figures": ["heads"], "instances": 8, "run": "a"}]
-    for other in ("[1]", "{}", "torn"):
-        path.write_text(other)
-        with pytest.raises(ValueError, match="not what analyses write: move it away"):
-            analyse_subjects(load_subjects(runs[:1], [0], torch.device("cpu")), tmp_path)
+def test_tables_of_earlier_versions_are_added_to(runs, tmp_path):
+    """Those that say of no row where it comes from."""
+    (subject,) = load_subjects(runs[1:], [0], torch.device("cpu"))
+    table = tmp_path / "distances.csv"
+    earlier = "sraven-old,0,sraven,hyla,0,0,ratio,1.5,1,2.25"
+    columns = "run,member,task,attention,seed,layer,statistic,value,low,high"
+    table.write_text(f"{columns}\n{earlier}\n")
+    analyse_subjects([subject], tmp_path, figures=["distances"], instances=64)
+    old, *new = read_with_origins(table)
+    assert (old["run"], old["value"], old["torch"]) == ("sraven-old", 1.5, None)
+    assert {(row["run"], row["torch"]) for row in new} == {(runs[1].name, torch.__version__)}
 
 
 def test_runs_of_one_name_are_not_mixed(runs, tmp_path):
@@ -174,7 +186,7 @@ def test_untrained_is_the_member_before_its_first_step(runs):
         config.build_task(), config.model, [Member(seed=subject.seed)], total_steps=1
     )
     for name, weight in population.member_model(0).state_dict().items():
-        assert torch.equal(untrained_like(subject.model, subject.seed).state_dict()[name], weight)
+        assert torch.equal(subject.untrained.state_dict()[name], weight)
 
 
 def test_the_plain_command_line(runs, tmp_path, capsys):

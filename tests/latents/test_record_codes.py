@@ -1,5 +1,9 @@
 """Recorded codes are those that attention used, whatever model they are in."""
 
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +11,7 @@ from torch import Tensor, nn
 
 from attention_inputs import FAMILY
 from hyla.latents import Site, UnsupportedModelError, record_codes, run_recorded, stream_codes
+from hyla.latents.adapters import register_adapter
 from hyla.latents.observe import Observer, observing
 from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
 
@@ -218,3 +223,21 @@ def test_errors_say_what_is_wrong():
         record_codes(model(), inputs(), layers=[5])
     with pytest.raises(ValueError, match="labels\\['rule'\\] holds 2 values"):
         record_codes(model(), inputs(), labels={"rule": [1, 2]})
+
+
+def test_a_model_of_another_library_is_read_by_its_adapter(monkeypatch):
+    """Registered by a name, imported when such a model comes."""
+
+    class Foreign(nn.Module):
+        pass
+
+    seen = []
+    adapter = SimpleNamespace(observing=lambda model, observer: nullcontext(seen.append(model)))
+    monkeypatch.setitem(sys.modules, "foreign_adapter", adapter)
+    monkeypatch.setattr("hyla.latents.adapters._ADAPTERS", {})
+    wrapped = nn.Sequential(Foreign())
+    with pytest.raises(UnsupportedModelError), observing(wrapped, Observer()):
+        pass
+    register_adapter(Foreign.__qualname__, "foreign_adapter")
+    with observing(wrapped, Observer()):
+        assert seen == [wrapped]

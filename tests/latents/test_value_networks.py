@@ -6,9 +6,9 @@ from tiny_pretrained import ARCHITECTURES, tiny_inputs, tiny_pretrained
 
 from hyla.attention.hypernetwork import linear_value_network
 from hyla.integrations.transformers import HylaConfig, HylaForCausalLM
+from hyla.integrations.transformers.codes.interception import AttentionCall, intercepted
 from hyla.latents import Site, UnsupportedModelError, value_networks
 from hyla.latents.capture import run
-from hyla.latents.huggingface import AttentionCall, intercepted
 from hyla.nn import MultiHeadAttention
 
 
@@ -53,7 +53,9 @@ def test_a_wrong_reading_is_an_error(name, monkeypatch):
     model = tiny_pretrained(name)
     inputs = tiny_inputs(model, length=4)
     value_networks(model, inputs)
-    monkeypatch.setattr("hyla.latents.hypernetworks._VALUE_NAMES", ("k_proj", "c_attn_none"))
+    monkeypatch.setattr(
+        "hyla.integrations.transformers.codes.projections._VALUE_NAMES", ("k_proj", "c_attn_none")
+    )
     with pytest.raises(UnsupportedModelError):
         value_networks(model, inputs)
     assert not any(m._forward_hooks for m in model.modules())

@@ -4,6 +4,7 @@
 import pytest
 import torch
 
+from hyla.attention import reference
 from hyla.nn import (
     GeluMlp,
     MixtureOfExperts,
@@ -277,6 +278,25 @@ def test_autocast_trains():
     logits.float().square().mean().backward()
     assert (logits - network(x)).abs().max() < 0.1 * network(x).abs().max()
     assert all(torch.isfinite(p.grad).all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("backend", ["reference", "fused"])
+def test_a_learned_bias_is_never_taken_for_a_mask(backend, monkeypatch):
+    """Under vmap nobody can look whether it is one: the recommended preset lost its kernel there."""
+    monkeypatch.setattr(reference, "without_infinite_bias", lambda *_: pytest.fail("it is learned"))
+    networks = [model(attention="hyla.expected2", v_dim=6, backend=backend) for _ in range(2)]
+    stacked, _ = torch.func.stack_module_state(networks)
+
+    def forward(weights, x):
+        return torch.func.functional_call(networks[0], weights, (x,))
+
+    x = torch.randn(2, 3, 6, 8)
+    if backend == "reference":
+        torch.func.vmap(forward)(stacked, x)
+        return
+    with pytest.raises(ValueError, match="GPU") as refusal:
+        torch.func.vmap(forward)(stacked, x)
+    assert "-inf" not in str(refusal.value)
 
 
 def test_population_by_vmap_equals_a_loop():

@@ -24,6 +24,7 @@ def attention(
     *,
     attention: str | AttentionSpec = ...,
     bias: Tensor | None = ...,
+    bias_masks: bool = ...,
     mask: Tensor | None = ...,
     causal: bool = ...,
     scale: float | None = ...,
@@ -43,6 +44,7 @@ def attention(
     *,
     attention: str | AttentionSpec = ...,
     bias: Tensor | None = ...,
+    bias_masks: bool = ...,
     mask: Tensor | None = ...,
     causal: bool = ...,
     scale: float | None = ...,
@@ -61,6 +63,7 @@ def attention(
     *,
     attention: str | AttentionSpec = "hyla",
     bias: Tensor | None = None,
+    bias_masks: bool = True,
     mask: Tensor | None = None,
     causal: bool = False,
     scale: float | None = None,
@@ -77,8 +80,8 @@ def attention(
         k: keys [B, Tk, H, D].
         v: values [B, Tk, H, Dv].
         attention: a preset name (see `PRESETS`) or an `AttentionSpec`.
-        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk]. -inf masks the pair; but
-            on a GPU the reference path, which cannot look, takes what needs a gradient as finite.
+        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk]. -inf masks the pair.
+        bias_masks: False promises that no bias is -inf, as of a learned one: nobody looks then.
         mask: boolean, True = attend; broadcasts to [B, H, Tq, Tk]. Key padding of shape [B, Tk]
             is passed as `padding[:, None, None, :]`. What no query may attend to may hold NaN.
         causal: query i sees keys up to i, counted from the end when Tq < Tk (cached decoding). A
@@ -125,6 +128,7 @@ def attention(
         "scale": scale,
         "eps": eps,
         "bias": bias,
+        "bias_masks": bias_masks,
         "mask": mask,
         "causal": causal,
         "value_weight": value_weight,

@@ -60,6 +60,7 @@ def _try_member(
     eps: float,
     causal: bool,
     bias: Tensor | None = None,
+    bias_masks: bool = True,
     mask: Tensor | None = None,
     value_weight: Tensor | None = None,
     code_multiplier: Tensor | None = None,
@@ -70,8 +71,8 @@ def _try_member(
         return "the kernels know normalisations and φ by name and one at a time"
     if value_weight is not None:
         return "the deep value network has no kernel"
-    if spec.output == "expected" and bias is not None and not bias.requires_grad:
-        return "a bias that is not learned may mask keys by -inf, which the kernels do not count"
+    if spec.output == "expected" and bias is not None and bias_masks:
+        return "a bias may mask keys by -inf, which the kernels do not count (see bias_masks)"
     if code_multiplier is not None and not _is_shared_by_heads(code_multiplier):
         return "attention dropout (a code multiplier) that differs between heads has no kernel"
     other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))

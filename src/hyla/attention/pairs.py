@@ -38,6 +38,7 @@ def codes_of_pairs(
     scale: float | None = None,
     eps: float = 1e-6,
     bias: Tensor | None = None,
+    bias_masks: bool = True,
     mask: Tensor | None = None,
     causal: bool = False,
     code_multiplier: Tensor | None = None,
@@ -60,6 +61,7 @@ def codes_of_pairs(
         scale=scale,
         eps=eps,
         bias=bias,
+        bias_masks=bias_masks,
         mask=mask,
         code_multiplier=code_multiplier,
     )
@@ -75,6 +77,7 @@ def codes_of_all(
     scale: float | None = None,
     eps: float = 1e-6,
     bias: Tensor | None = None,
+    bias_masks: bool = True,
     mask: Tensor | None = None,
     causal: bool = False,
     code_multiplier: Tensor | None = None,
@@ -83,7 +86,8 @@ def codes_of_all(
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if causal:
         mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
-    mask = without_infinite_bias(mask, bias)
+    if bias_masks:
+        mask = without_infinite_bias(mask, bias)
     with torch.autocast(autocast_kind(q), enabled=False):  # the reference picks its precision
         code = latent_code(q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask)
     if code_multiplier is not None:

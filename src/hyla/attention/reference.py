@@ -43,12 +43,15 @@ def reference_attention(
     scale: float,
     eps: float,
     bias: Tensor | None = None,
+    bias_masks: bool = True,
     mask: Tensor | None = None,
     value_weight: Float[Tensor, "H Dv Dv"] | None = None,
     code_multiplier: Tensor | None = None,
 ) -> tuple[Float[Tensor, "B Tq H Dv"], Float[Tensor, "B H Tq Tk"]]:
     """Return the output and the latent code; `attention` documents the arguments."""
-    mask, poison = without_infinite_bias(mask, bias), None
+    poison = None
+    if bias_masks:
+        mask = without_infinite_bias(mask, bias)
     if mask is not None:
         k, v, poison = _finite_keys(k, v)
     code = latent_code(q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask, poison=poison)
@@ -93,12 +96,10 @@ def without_infinite_bias(mask: Tensor | None, bias: Tensor | None) -> Tensor | 
 def _may_be_infinite(bias: Tensor) -> bool:
     """Say False where masking by the bias, which takes several passes over all pairs, is in vain.
 
-    A look at the numbers tells, if one can be had without waiting. What is learned is finite.
+    A look at the numbers tells, if one can be had without waiting.
     """
     hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if hidden or bias.device.type != "cpu":
-        return not bias.requires_grad
-    return bool((bias == -math.inf).any())
+    return hidden or bias.device.type != "cpu" or bool((bias == -math.inf).any())
 
 
 def _finite_keys(

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from hyla.commands.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.options import check_writable
 from hyla.commands.output import console, score, table
-from hyla.lab.demo import check_figures, run_demo, verdict, write_figure, write_page
+from hyla.lab.demo import check_figures, run_demo, verdict, write_results
 from hyla.training.devices import resolve_device
 
 
@@ -47,9 +47,8 @@ def demo(
             score(statistics.fmean(result.out_of_distribution)),
             f"{result.seconds:.0f}",
         )
-    write_figure(results, out / "demo.png")
-    write_page(results, out / "demo.html")
+    picture, page = write_results(results, out)
     screen = console()
     screen.print(shown)
     screen.print(verdict(results))
-    screen.print(f"Figure: {out / 'demo.png'}   Page: {out / 'demo.html'}")
+    screen.print(f"Figure: {picture}   Page: {page}")

@@ -2,8 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,36 +10,22 @@ from cyclopts import Group, Parameter
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hyla._errors import UnfinishedError, check_positive
+from hyla._errors import UnfinishedError
 from hyla.commands.exits import UsageError, usage_errors
 from hyla.commands.options import check_writable
 from hyla.commands.output import console, score, table
-from hyla.lab.latents import (
-    INSTANCES,
-    Subject,
-    analyse_subjects,
-    check_choice,
-    load_subjects,
-)
+from hyla.lab.experiments.shared.code_panels import chosen
+from hyla.lab.latents import INSTANCES, analyse_subjects, check_choice, load_subjects
+from hyla.lab.latents.summary import best_layers, swapped_everywhere
+from hyla.lab.latents.texts import MAX_TOKENS, analyse_texts
+from hyla.latents.adapters import ModelUnavailableError
 from hyla.latents.analysis import TABLES
-from hyla.latents.best_layers import best_layers
-from hyla.latents.files import read_codes, write_codes
 from hyla.latents.observe import UnsupportedModelError
-from hyla.latents.page import write_page
-from hyla.latents.pairs import PAIR_NAMES, check_pairs
-from hyla.latents.pretrained import (
-    ModelUnavailableError,
-    load_pretrained,
-    model_name,
-    stream_texts,
-)
-from hyla.latents.report import write_figures
-from hyla.latents.results import ACCOUNT, add_account, read_accounts
-from hyla.latents.texts import shown_layers, text_tables
+from hyla.results.runs import Row
+from hyla.results.subjects import Subject
 from hyla.training.devices import resolve_device
 
 _HUGGING_FACE = "hf:"
-_MAX_TOKENS = 512
 _RUNS = Group("Trained runs", sort_key=1)
 _TEXTS = Group("Pretrained models (hf:...)", sort_key=2)
 
@@ -125,8 +109,8 @@ def latents(
         texts = _texts(text, text_file) if pretrained else []
     try:
         if pretrained:
+            longest = MAX_TOKENS if max_tokens is None else max_tokens
             reference = pretrained[0].removeprefix(_HUGGING_FACE)
-            longest = _MAX_TOKENS if max_tokens is None else max_tokens
             _look_at_texts(reference, texts, decoder_text, pairs or "self", longest, where, out)
         else:
             figures = list(TABLES) if figure is None else figure
@@ -154,7 +138,7 @@ def _look_at_runs(
 ) -> None:
     subjects = load_subjects([Path(run) for run in runs], members, device)
     with usage_errors():
-        check_choice(subjects, out, figures, pairs, instances)
+        check_choice(subjects, figures, pairs, instances)
     with _Bar(len(subjects) * len(figures)) as bar:
         tables = analyse_subjects(
             subjects, out, figures=figures, pairs=pairs, instances=instances, on_table=bar.begin
@@ -177,79 +161,30 @@ def _look_at_texts(
     device: torch.device,
     out: Path,
 ) -> None:
-    with usage_errors():
-        check_positive(max_tokens=max_tokens)
-        check_pairs(pairs)
-        read_accounts(out / ACCOUNT)
-    _register_names()
-    model = load_pretrained(reference, device=device, say=lambda line: print(line, file=sys.stderr))
-    name = model_name(reference)
-    folder = out / name
-    recorded = folder / "codes.parquet"
-    with _Bar(len(texts)) as bar, _errors_in_texts():
-        parts = stream_texts(
-            model,
-            texts,
-            decoder_texts=decoder_texts,
-            pairs=pairs,
-            max_tokens=max_tokens,
-            on_progress=bar.advance,
-        )
-        write_codes(parts, recorded)
-    codes = read_codes(recorded)
-    if not len(codes):
-        raise UsageError(
-            f"the texts have no pairs {pairs!r}: give longer ones, or choose other --pairs "
-            f"({', '.join(PAIR_NAMES)})"
-        )
-    kinds = sorted(set(codes["kind"].tolist()))
-    figures: dict[str, None] = {}
-    with _Bar(len(kinds)) as bar, _errors_in_texts():
-        for kind in kinds:
-            bar.begin(f"{kind} attention")
-            own = codes.where(kind=kind)
-            tables, names = text_tables(own.where(layer=shown_layers(own.layers)))
-            for figure, table in tables.items():
-                write_figures(figure, table, names, folder / kind)
-            figures |= dict.fromkeys(tables)
-            if find_spec("plotly") is not None:
-                title = f"Latent codes of {reference}: {kind} attention"
-                write_page(tables, names, folder / kind / "latents.html", title=title)
-    add_account(
-        out,
-        {"model": name},
-        list(figures),
-        device,
-        reference=reference,
-        pairs=pairs,
-        max_tokens=max_tokens,
-        texts=len(texts),
-        codes=len(codes),
-    )
+    with _Bar(len(texts)) as bar:
+        try:
+            recorded = analyse_texts(
+                reference,
+                texts,
+                out,
+                device=device,
+                decoder_texts=decoder_texts,
+                pairs=pairs,
+                max_tokens=max_tokens,
+                say=lambda line: print(line, file=sys.stderr),
+                on_texts=bar.advance,
+                on_kind=lambda kind: bar.say(f"{kind} attention"),
+            )
+        except (UnsupportedModelError, ModelUnavailableError):
+            raise
+        except ValueError as error:
+            raise UsageError(str(error)) from error
     console().print(
-        f"{len(codes):,} codes of {len(texts)} texts in {recorded}; figures and pages of "
-        f"{', '.join(kinds)} attention in {folder}",
+        f"{recorded.codes:,} codes of {len(texts)} texts in {recorded.path}; figures and pages of "
+        f"{', '.join(recorded.kinds)} attention in {recorded.path.parent}",
         soft_wrap=True,
         highlight=False,
     )
-
-
-@contextmanager
-def _errors_in_texts() -> Iterator[None]:
-    """Take a ValueError for wrong usage, unless it is about the model."""
-    try:
-        yield
-    except UnsupportedModelError:
-        raise
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
-
-def _register_names() -> None:
-    """Let models load that are ours, or were saved with one of our attention functions."""
-    from hyla.integrations.transformers import register
-
-    register()
 
 
 def _texts(given: Sequence[str] | None, path: Path | None) -> list[str]:
@@ -265,7 +200,7 @@ def _texts(given: Sequence[str] | None, path: Path | None) -> list[str]:
 
 
 def _decoding_summaries(
-    decoding: Any, subjects: Sequence[Subject], pairs: str | None
+    decoding: Sequence[Row], subjects: Sequence[Subject], pairs: str | None
 ) -> Iterator[Table]:
     """Show for each task what the figures show first: its usual reading and pairs."""
     by_task: dict[str, list[Subject]] = {}
@@ -273,11 +208,11 @@ def _decoding_summaries(
         by_task.setdefault(subject.config.task_name, []).append(subject)
     for task, of_task in by_task.items():
         study = of_task[0].study
-        chosen = pairs or next(iter(study.pairs))
+        shown_pairs = pairs or next(iter(study.pairs))
         best = {"accuracy": "accuracy", "f1": "F1"}[study.decoding_metric]
         shown = table(
-            f"Decoded from unseen compositions of {task} ({study.unseen}, pairs: {chosen}), at the "
-            f"layer with the best {best}",
+            f"Decoded from unseen compositions of {task} ({study.unseen}, pairs: {shown_pairs}), "
+            f"at the layer with the best {best}",
             "run",
             "what",
             "from",
@@ -287,7 +222,7 @@ def _decoding_summaries(
             numeric=("layer", "accuracy", "F1"),
         )
         for subject in of_task:
-            for row in best_layers(_rows_of(subject, decoding), study, chosen):
+            for row in best_layers(chosen(decoding, **subject.columns), study, shown_pairs):
                 layer = "-" if row.layer is None else str(row.layer + 1)
                 rates = score(row.accuracy), score(row.f1)
                 shown.add_row(subject.name, row.label, row.predictor, layer, *rates)
@@ -300,11 +235,7 @@ def _decoding_summaries(
         yield shown
 
 
-def _rows_of(subject: Subject, rows: Any) -> Any:
-    return rows[(rows["run"] == subject.path.name) & (rows["member"] == subject.member)]
-
-
-def _swap_summary(swaps: Any, subjects: Sequence[Subject]) -> Table:
+def _swap_summary(swaps: Sequence[Row], subjects: Sequence[Subject]) -> Table:
     """What happens to unseen compositions when all layers are given other codes."""
     shown = table(
         "Unseen compositions with other codes in all layers",
@@ -318,11 +249,7 @@ def _swap_summary(swaps: Any, subjects: Sequence[Subject]) -> Table:
         numeric=("follows", "stays", "copies", "instances"),
     )
     for subject in subjects:
-        rows = _rows_of(subject, swaps)
-        unseen = rows[rows["split"].str.startswith("ood")]
-        last = unseen["last_layer"].max()
-        everywhere = (unseen["first_layer"] == 0) & (unseen["last_layer"] == last)
-        for _, row in unseen[everywhere | (unseen["code"] == "own")].iterrows():
+        for row in swapped_everywhere(chosen(swaps, **subject.columns)):
             rates = [score(row[f"{name}_rate"]) for name in ("donor", "stay", "copy")]
             shown.add_row(subject.name, row["pairs"], row["code"], *rates, str(row["instances"]))
     return shown
@@ -354,8 +281,13 @@ class _Bar:
 
     def begin(self, what: str) -> None:
         """Say what is done next; what was begun before is done."""
-        self._bars.update(self._task, description=what, completed=self._begun)
+        self._bars.update(self._task, completed=self._begun)
         self._begun += 1
+        self.say(what)
+
+    def say(self, what: str) -> None:
+        """Say what is done now."""
+        self._bars.update(self._task, description=what)
         if not self._screen.is_terminal:
             self._screen.print(what, highlight=False)
 

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from hyla.explorer import schemas
-from hyla.explorer.gallery import Subject, study_pairs
+from hyla.explorer.gallery import Exhibit, study_pairs
 from hyla.explorer.memo import Memo
 from hyla.explorer.puzzles import Puzzle
 from hyla.explorer.refusals import NotThereError, RefusedError
@@ -46,7 +46,7 @@ class Recording(NamedTuple):
 class Atlas:
     """Instances without permuted columns, and what a model makes of them."""
 
-    def __init__(self, subject: Subject):
+    def __init__(self, subject: Exhibit):
         self.subject = subject
         task, self._features = subject.sraven, subject.sraven.num_queries
         sides = [
@@ -162,12 +162,12 @@ class Atlases:
     def __init__(self) -> None:
         self._atlases: Memo[Atlas] = Memo(_KEPT_MAPS)
 
-    def of(self, subject: Subject) -> Atlas:
+    def of(self, subject: Exhibit) -> Atlas:
         """Return that of a model."""
         return self._atlases.get(subject.id, lambda: Atlas(subject))
 
 
-def pairs_of(subject: Subject, query: int | None, key: int | None) -> PairList:
+def pairs_of(subject: Exhibit, query: int | None, key: int | None) -> PairList:
     """Return one pair, or the study's if none is given."""
     if query is None and key is None:
         _ = subject.sraven  # raises if there is no row in its task
@@ -180,9 +180,9 @@ def pairs_of(subject: Subject, query: int | None, key: int | None) -> PairList:
     return ((query, key),)
 
 
-def record(subject: Subject, inputs: Tensor, pairs: Sequence[tuple[int, int]]) -> Recording:
+def record(subject: Exhibit, inputs: Tensor, pairs: Sequence[tuple[int, int]]) -> Recording:
     """Run a model and return its codes at these pairs, and its answers."""
-    with subject.model() as model:
+    with subject.lent() as model:
         logits, seen = run_recorded(model, inputs, pairs=pairs)
     return Recording(
         codes=subject.finite(torch.stack([seen[site].codes for site in sorted(seen)])),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hyla.explorer.codes import PairList, record
-from hyla.explorer.gallery import Subject
+from hyla.explorer.gallery import Exhibit
 from hyla.explorer.puzzles import Puzzle, build, unpermuted
 from hyla.tasks.splits import Combination
 
@@ -36,13 +36,13 @@ class Donor(NamedTuple):
         return self.answer == self.puzzle.problem.answer[-1]
 
 
-def donor_of(subject: Subject, puzzle: Puzzle, pairs: PairList) -> Donor:
+def donor_of(subject: Exhibit, puzzle: Puzzle, pairs: PairList) -> Donor:
     """Return this puzzle as a donor."""
     return next(_asked(subject, [puzzle], pairs))
 
 
 def find_donor(
-    subject: Subject, recipient: Puzzle, rule: int, pairs: PairList, operands: Operands | None
+    subject: Exhibit, recipient: Puzzle, rule: int, pairs: PairList, operands: Operands | None
 ) -> Donor | None:
     """Return another puzzle with this rule, and these operands if given; one that is solved first.
 
@@ -63,7 +63,7 @@ def operands_of(puzzle: Puzzle) -> Operands:
     return tuple(panel[-1] for panel in puzzle.problem.panels[-1][:-1])
 
 
-def _combinations(subject: Subject, recipient: Puzzle, rule: int) -> Iterator[Combination]:
+def _combinations(subject: Exhibit, recipient: Puzzle, rule: int) -> Iterator[Combination]:
     """Yield some with this rule, of the recipient's side first; others for each of its numbers."""
     sides = subject.sraven.manifest(subject.seed).sides.values()
     own_first = sorted(sides, key=lambda side: recipient.rules not in side)
@@ -78,7 +78,7 @@ def _turned(items: Sequence[Combination], places: int) -> Sequence[Combination]:
 
 
 def _matching(
-    subject: Subject,
+    subject: Exhibit,
     recipient: Puzzle,
     combination: Combination,
     rule: int,
@@ -93,7 +93,7 @@ def _matching(
     return [puzzle for puzzle in puzzles if puzzle.id != recipient.id][:_TRIED]
 
 
-def _asked(subject: Subject, puzzles: list[Puzzle], pairs: PairList) -> Iterator[Donor]:
+def _asked(subject: Exhibit, puzzles: list[Puzzle], pairs: PairList) -> Iterator[Donor]:
     if not puzzles:
         return
     recorded = record(subject, torch.cat([puzzle.inputs for puzzle in puzzles]), pairs)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hyla.explorer import schemas
-from hyla.explorer.gallery import Gallery, Subject
+from hyla.explorer.gallery import Exhibit, Gallery
 from hyla.explorer.refusals import RefusedError
 from hyla.tasks.fuzzy_logic import evaluate, term_name
 
@@ -16,7 +16,7 @@ GRID = 101
 
 
 class _Function(NamedTuple):
-    subjects: list[Subject]
+    subjects: list[Exhibit]
     terms: list[int]
     """Indices as those of the task: bit i says whether variable i is negated."""
     negations: Tensor
@@ -38,7 +38,7 @@ class _Function(NamedTuple):
         inputs = torch.cat([examples.expand(len(queries), -1, -1), asked], dim=1)
         found = {}
         for subject in self.subjects:
-            with subject.model() as model:
+            with subject.lent() as model:
                 logits = model(inputs, last=1)
             assert isinstance(logits, Tensor)
             found[subject.id] = subject.finite(logits[:, -1, 0]).tolist()
@@ -105,7 +105,7 @@ def _function(gallery: Gallery, request: schemas.FunctionRequest) -> _Function:
 
 
 def _seen(
-    subject: Subject, terms: Sequence[int]
+    subject: Exhibit, terms: Sequence[int]
 ) -> Literal["seen", "held-out", "unknown term", "other"]:
     """Whether training showed a model this function, or only its terms."""
     config = subject.fuzzy.config

@@ -15,10 +15,10 @@ from hyla._errors import nearest
 from hyla.explorer import labels, schemas
 from hyla.explorer.packed import Description, read_description, read_weights, shipped_models
 from hyla.explorer.refusals import NotThereError, RefusedError
-from hyla.latents import Study, study_of
 from hyla.latents.pairs import resolve_pairs
 from hyla.nn import Transformer
 from hyla.results.runs import flat_settings, load_model, read_run
+from hyla.results.subjects import Subject
 from hyla.tasks import FuzzyLogic, Sraven
 from hyla.training import TrainConfig
 from hyla.training.identity import shape_key
@@ -27,8 +27,8 @@ from hyla.training.run.errors import CheckpointError, RunDirectoryError
 _NAMES = {"hyla": "HYLA", "softmax": "Softmax", "linear": "Linear"}
 
 
-class Subject:
-    """One trained model and its task; the weights are read when they are first needed."""
+class Exhibit(Subject):
+    """A trained model as the page shows it, and as requests take turns with it."""
 
     def __init__(
         self,
@@ -41,21 +41,20 @@ class Subject:
         shipped: bool,
         load: Callable[[], Transformer],
     ):
-        self.id, self.config, self.scores, self.note = id, config, scores, note
-        self.seed = config.members[member].seed
+        super().__init__(name=id, config=config, member=member, load=load)
+        self.id, self.scores, self.note = id, scores, note
         self.settings = asdict(config.members[member]) | flat_settings(config.to_tree())
         self.label = self._own_label()  # a gallery adds to it where others have the same
-        self.task = config.build_task()
         self.shape = shape_key(config)
-        self._shipped, self._load = shipped, load
+        self._shipped = shipped
         # Codes are recorded and edited through hooks on the model: one request at a time.
         self._lock = threading.RLock()
 
     @contextmanager
-    def model(self) -> Iterator[Transformer]:
+    def lent(self) -> Iterator[Transformer]:
         """Lend the model to one thread."""
         with self._lock:
-            yield self._model
+            yield self.model
 
     def finite(self, computed: Tensor) -> Tensor:
         """Return what the model computed; refuse if that is no numbers."""
@@ -67,14 +66,10 @@ class Subject:
         return computed
 
     @cached_property
-    def study(self) -> Study:
-        """Where its task's operations are."""
-        return study_of(self.task)
-
-    @cached_property
-    def _model(self) -> Transformer:
+    def model(self) -> Transformer:
+        """The network; refused where it is there no more."""
         try:
-            return self._load()
+            return super().model
         except (RunDirectoryError, CheckpointError) as error:  # it was there when all began
             raise RefusedError(f"{self.id} can no longer be read: {error}") from error
 
@@ -122,7 +117,7 @@ class Subject:
         return f"{_NAMES.get(attention, attention)}, seed {self.seed} ({size})"
 
 
-def _puzzle_shape(subject: Subject) -> schemas.PuzzleShape:
+def _puzzle_shape(subject: Exhibit) -> schemas.PuzzleShape:
     task = subject.sraven
     return schemas.PuzzleShape(
         shape=subject.shape,
@@ -135,7 +130,7 @@ def _puzzle_shape(subject: Subject) -> schemas.PuzzleShape:
     )
 
 
-def _function_shape(subject: Subject) -> schemas.FunctionShape:
+def _function_shape(subject: Exhibit) -> schemas.FunctionShape:
     config = subject.fuzzy.config
     return schemas.FunctionShape(
         shape=subject.shape,
@@ -150,7 +145,7 @@ class Face:
     """How the page shows the models of a task."""
 
     title: str
-    shape: Callable[[Subject], Any]
+    shape: Callable[[Exhibit], Any]
     """What its instances look like: the answer's field of the task's name."""
 
 
@@ -159,9 +154,9 @@ FACES = {"sraven": Face("SRAVEN", _puzzle_shape), "fuzzy": Face("fuzzy logic", _
 
 
 class Gallery:
-    """All subjects by id; the first of a task is the one to begin with."""
+    """All exhibits by id; the first of a task is the one to begin with."""
 
-    def __init__(self, subjects: Sequence[Subject]):
+    def __init__(self, subjects: Sequence[Exhibit]):
         self.subjects = {subject.id: subject for subject in subjects}
         for task in FACES:  # the page never shows models of two at once
             ours = {id: s for id, s in self.subjects.items() if s.config.task_name == task}
@@ -172,14 +167,14 @@ class Gallery:
             for id, label in named.items():
                 ours[id].label = label
 
-    def __getitem__(self, id: str) -> Subject:
+    def __getitem__(self, id: str) -> Exhibit:
         if id not in self.subjects:
             raise NotThereError(
                 f"there is no model {id!r}{nearest(id, self.subjects)}; see /api/about"
             )
         return self.subjects[id]
 
-    def first(self, *, shape: str) -> Subject | None:
+    def first(self, *, shape: str) -> Exhibit | None:
         """Return the first model of a shape."""
         return next((s for s in self.subjects.values() if s.shape == shape), None)
 
@@ -195,7 +190,7 @@ def open_gallery(
         RunDirectoryError: one is no run, or none that can be explored.
         CheckpointError: one has no checkpoint yet.
     """
-    subjects: list[Subject] = []
+    subjects: list[Exhibit] = []
     refused: list[RunDirectoryError | CheckpointError] = []
     for run in runs:
         try:
@@ -210,14 +205,14 @@ def open_gallery(
     return Gallery([*subjects, *map(_shipped, shipped_models())])
 
 
-def study_pairs(subject: Subject, name: str = "row") -> list[tuple[int, int]]:
+def study_pairs(subject: Exhibit, name: str = "row") -> list[tuple[int, int]]:
     """Return the study's pairs of positions, counted from the beginning."""
     length = subject.task.sequence_length
     listed = resolve_pairs(subject.study.pairs[name], queries=length, keys=length)
     return [(query, key) for query, key in listed.tolist()]
 
 
-def _of_run(path: Path) -> Iterator[Subject]:
+def _of_run(path: Path) -> Iterator[Exhibit]:
     """Yield every member of a run; its first is loaded at once, to see whether it can be."""
     first, config = load_model(path)
     if config.task_name not in FACES:
@@ -234,7 +229,7 @@ def _of_run(path: Path) -> Iterator[Subject]:
     headline = config.build_task().headline
     for number in range(len(config.members)):
         metrics = stored.summary["members"][number]["metrics"] if stored.summary else {}
-        yield Subject(
+        yield Exhibit(
             id=f"{path.resolve().name}:{number}",
             config=config,
             member=number,
@@ -246,11 +241,11 @@ def _of_run(path: Path) -> Iterator[Subject]:
         )
 
 
-def _shipped(stem: Path) -> Subject:
+def _shipped(stem: Path) -> Exhibit:
     about, config = read_description(stem)
     devices = "; ".join(dict.fromkeys(start["device"] for start in about.provenance))
     version = about.provenance[-1]["hyla"]
-    return Subject(
+    return Exhibit(
         id=stem.name,
         config=config,
         member=0,

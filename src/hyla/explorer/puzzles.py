@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hyla._errors import nearest
 from hyla.explorer import schemas
-from hyla.explorer.gallery import Gallery, Subject
+from hyla.explorer.gallery import Exhibit, Gallery
 from hyla.explorer.refusals import NotThereError, RefusedError
 from hyla.tasks.randomness import digest_words
 from hyla.tasks.splits import Combination
@@ -64,7 +64,7 @@ class Puzzle(NamedTuple):
 
 
 def new_puzzle(
-    subject: Subject, *, seed: int, split: schemas.Split, permuted: bool, rules: str | None
+    subject: Exhibit, *, seed: int, split: schemas.Split, permuted: bool, rules: str | None
 ) -> Puzzle:
     """Return the puzzle of a seed: with these rules, or with some of the side of the split."""
     config = subject.sraven.config
@@ -93,7 +93,7 @@ def find_puzzle(gallery: Gallery, id: str) -> Puzzle:
     return build(subject, rules, permuted=kind == "p", seed=int(seed))
 
 
-def puzzle_for(gallery: Gallery, subject: Subject, id: str) -> Puzzle:
+def puzzle_for(gallery: Gallery, subject: Exhibit, id: str) -> Puzzle:
     """Return the puzzle of an id, to be shown to this model."""
     puzzle = find_puzzle(gallery, id)
     if subject.sraven and not id.startswith(subject.shape):
@@ -103,13 +103,13 @@ def puzzle_for(gallery: Gallery, subject: Subject, id: str) -> Puzzle:
     return puzzle
 
 
-def split_of(subject: Subject, puzzle: Puzzle) -> schemas.Split:
+def split_of(subject: Exhibit, puzzle: Puzzle) -> schemas.Split:
     """Whether training showed the model this combination of rules."""
     held_out = subject.sraven.manifest(subject.seed).sides["ood"]
     return "held-out" if puzzle.rules in held_out else "seen"
 
 
-def shown_puzzle(subject: Subject, puzzle: Puzzle) -> schemas.Instance:
+def shown_puzzle(subject: Exhibit, puzzle: Puzzle) -> schemas.Instance:
     """Return what a person gets to see."""
     config = puzzle.problem.config
     return schemas.Instance(
@@ -124,7 +124,7 @@ def shown_puzzle(subject: Subject, puzzle: Puzzle) -> schemas.Instance:
     )
 
 
-def build(subject: Subject, rules: Combination, *, permuted: bool, seed: int) -> Puzzle:
+def build(subject: Exhibit, rules: Combination, *, permuted: bool, seed: int) -> Puzzle:
     """Return the puzzle of a seed with these rules."""
     config, split = subject.sraven.config, _split(permuted)
     sampler = _sampler(config, split, rules, batch_size=1)
@@ -134,7 +134,7 @@ def build(subject: Subject, rules: Combination, *, permuted: bool, seed: int) ->
     return Puzzle(id, rules, problem)
 
 
-def unpermuted(subject: Subject, rules: Combination, *, seeds: int) -> tuple[Tensor, Tensor]:
+def unpermuted(subject: Exhibit, rules: Combination, *, seeds: int) -> tuple[Tensor, Tensor]:
     """Return panels [N, rows, columns, M] and rules [N, M] of the puzzles of seeds 0 ... N - 1.
 
     An instance is a function of its number: these are those that `build` makes, all at once.
@@ -175,7 +175,7 @@ def _parse_rules(text: str, config: SravenConfig) -> Combination:
 # --- answers -------------------------------------------------------------------------------------
 
 
-def answers(subject: Subject, puzzle: Puzzle) -> schemas.Answers:
+def answers(subject: Exhibit, puzzle: Puzzle) -> schemas.Answers:
     """Return the answers of model and solver."""
     return schemas.Answers(
         split=split_of(subject, puzzle),
@@ -185,8 +185,8 @@ def answers(subject: Subject, puzzle: Puzzle) -> schemas.Answers:
 
 
 @torch.no_grad()
-def _model_answer(subject: Subject, puzzle: Puzzle) -> schemas.ModelAnswer:
-    with subject.model() as model:
+def _model_answer(subject: Exhibit, puzzle: Puzzle) -> schemas.ModelAnswer:
+    with subject.lent() as model:
         logits = model(puzzle.inputs, last=subject.task.num_queries)
     assert isinstance(logits, Tensor)
     probabilities = subject.finite(logits[0]).softmax(dim=-1)

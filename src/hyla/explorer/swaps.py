@@ -15,7 +15,7 @@ from hyla._errors import nearest
 from hyla.explorer import schemas
 from hyla.explorer.codes import Atlas, PairList
 from hyla.explorer.donors import Donor, donor_of, find_donor, operands_of
-from hyla.explorer.gallery import Gallery, Subject, study_pairs
+from hyla.explorer.gallery import Exhibit, Gallery, study_pairs
 from hyla.explorer.puzzles import Puzzle, puzzle_for
 from hyla.explorer.refusals import RefusedError
 from hyla.explorer.swap_rates import counted
@@ -78,11 +78,11 @@ def swap(gallery: Gallery, atlas: Atlas, request: schemas.SwapRequest) -> schema
 
 
 def predict(
-    subject: Subject, inputs: Tensor, pairs: PairList, layers: Sequence[int], codes: Tensor
+    subject: Exhibit, inputs: Tensor, pairs: PairList, layers: Sequence[int], codes: Tensor
 ) -> schemas.Prediction:
     """Return the model's answer to one instance with these codes [layers, pairs, heads]."""
     edits = {layer: replaced(codes[layer], pairs) for layer in layers}
-    with subject.model() as model, edited(model, edits):
+    with subject.lent() as model, edited(model, edits):
         logits = run(model, inputs)
     probabilities = subject.finite(logits[0, -subject.task.num_queries :]).softmax(dim=-1)
     return schemas.Prediction(
@@ -115,14 +115,14 @@ def _rule_number(names: Sequence[str], name: str) -> int:
     return names.index(name)
 
 
-def _layers(subject: Subject, asked: Sequence[int]) -> list[int]:
+def _layers(subject: Exhibit, asked: Sequence[int]) -> list[int]:
     number = subject.config.model.num_layers
     if max(asked) >= number:
         raise RefusedError(f"{subject.id} has {number} layers, counted from 0; got {max(asked)}")
     return sorted(set(asked))
 
 
-def _prescribed(subject: Subject, puzzle: Puzzle, rule: int) -> int | None:
+def _prescribed(subject: Exhibit, puzzle: Puzzle, rule: int) -> int | None:
     """Return what a rule makes of the last feature's last row; None for nothing."""
     specimen = Specimens(
         inputs=puzzle.inputs,

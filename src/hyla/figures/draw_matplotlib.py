@@ -112,7 +112,7 @@ def _draw_lines(panel: Lines, axis: Any) -> None:
         axis.errorbar(
             positions,
             line.y,
-            yerr=list(line.errors) or None,
+            yerr=line.reach,
             color=line.colour,
             label=line.name,
             marker="o" if panel.ticked else "",
@@ -135,7 +135,7 @@ def _draw_bars(panel: Bars, axis: Any) -> None:
             [x + offset for x in range(len(panel.x))],
             one.y,
             width,
-            yerr=list(one.errors) or None,
+            yerr=one.reach,
             color=one.colour,
             label=one.name,
             capsize=2,
@@ -191,10 +191,12 @@ def _draw_points(panel: Points, axis: Any) -> None:
 
 
 def _draw_heatmap(panel: Heatmap, axis: Any) -> None:
-    low, high = panel.value_range or (None, None)
-    axis.imshow(panel.values, aspect="auto", vmin=low, vmax=high, cmap="viridis")
+    low, high = panel.scale or (None, None)
+    colours = "RdBu_r" if panel.signed else "viridis"
+    axis.imshow(panel.values, aspect="auto", vmin=low, vmax=high, cmap=colours)
     width = _size(panel)[0] - _beside(panel)
     _name_ticks(axis, range(len(panel.columns)), panel.columns, width=width)
+    axis.set(xlabel=panel.x_label, ylabel=panel.y_label)
     named = [i for i, name in enumerate(panel.rows) if name]
     axis.set_yticks(named, [panel.rows[i] for i in named])
     if panel.numbered:

@@ -1,7 +1,9 @@
 """Figures as interactive parts of a page."""
 
+import html
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from hyla.figures.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points, shared_scales
@@ -11,6 +13,12 @@ _PAGE_PIXELS = 1100
 _SCALE_PIXELS = 75
 """What a scale of colours takes beside a panel."""
 _LEVEL_COLOUR = "#666666"
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em;
+       color: #222; }
+h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 2em }
+.note { color: #666; font-size: 13px } .scroll { overflow-x: auto }
+"""
 
 
 def figure_html(figure: Figure) -> str:
@@ -58,6 +66,22 @@ def figure_html(figure: Figure) -> str:
     canvas.update_annotations(font_size=12)
     drawn = canvas.to_html(full_html=False, include_plotlyjs=False)
     return f"<div style='min-width: {min(columns * width, _PAGE_PIXELS)}px'>{drawn}</div>"
+
+
+def write_page(path: Path, title: str, parts: Iterable[tuple[str, Figure]]) -> None:
+    """Write headings and figures as one file that needs nothing else, not even a network."""
+    head = (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width'>"
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style>"
+    )
+    body = [f"{plotly_script()}</head><body><h1>{html.escape(title)}</h1>"]
+    for heading, figure in parts:
+        note = f"<p class='note'>{html.escape(figure.note)}</p>" if figure.note else ""
+        body += [f"<h2>{html.escape(heading)}</h2>", note]
+        body.append(f"<div class='scroll'>{figure_html(figure)}</div>")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join([head, *body, "</body></html>", ""]), encoding="utf-8")
 
 
 def plotly_script() -> str:
@@ -121,8 +145,9 @@ def _draw_series(panel: Lines | Bars, canvas: Any, place: dict[str, int], shown:
             "showlegend": one.name not in shown,
         }
         shown.add(one.name)
-        if one.errors:
-            shared["error_y"] = {"type": "data", "array": list(one.errors)}
+        if one.reach is not None:
+            below, above = one.reach
+            shared["error_y"] = {"type": "data", "array": above, "arrayminus": below}
         if isinstance(panel, Bars):
             trace = graph_objects.Bar(marker={"color": one.colour}, **shared)
         else:
@@ -152,6 +177,9 @@ def _draw_points(panel: Points, canvas: Any, place: dict[str, int], shown: set[s
 
     def cloud(which: Sequence[int], **options: Any) -> Any:
         xs, ys = [panel.x[j] for j in which], [panel.y[j] for j in which]
+        if panel.notes:
+            notes = [html.escape(panel.notes[j]).replace("\n", "<br>") for j in which]
+            options |= {"text": notes, "hovertemplate": "%{text}<extra></extra>"}
         return graph_objects.Scatter(x=xs, y=ys, mode="markers", **options)
 
     if panel.class_colours:
@@ -193,6 +221,8 @@ def _draw_heatmap(panel: Heatmap, canvas: Any, place: dict[str, int]) -> None:
     canvas.update_yaxes(autorange="reversed", tickvals=named, ticktext=names, **place)
     # Columns that look like numbers are names, too. Where there is room for all, all are shown.
     canvas.update_xaxes(type="category", dtick=1 if panel.numbered else None, **place)
+    canvas.update_xaxes(title_text=panel.x_label or None, **place)
+    canvas.update_yaxes(title_text=panel.y_label or None, **place)
 
 
 def _draw_scale(
@@ -204,7 +234,9 @@ def _draw_scale(
         canvas.update_traces({key: name}, **place)
     panel, place = sharing[-1]
     assert isinstance(panel, Heatmap | Points)
-    low, high = panel.value_range or (None, None)
+    signed = isinstance(panel, Heatmap) and panel.signed
+    limits = panel.scale if isinstance(panel, Heatmap) else panel.value_range
+    low, high = limits or (None, None)
     subplot = canvas.get_subplot(**place)
     bottom, top = subplot.yaxis.domain
     bar = {
@@ -216,5 +248,6 @@ def _draw_scale(
         "len": top - bottom,
         "ypad": 0,
     }
-    scale = {"colorscale": "Viridis", "cmin": low, "cmax": high, "colorbar": bar}
+    colours = "RdBu_r" if signed else "Viridis"
+    scale = {"colorscale": colours, "cmin": low, "cmax": high, "colorbar": bar}
     canvas.update_layout({name: scale})

@@ -26,13 +26,22 @@ METHOD_COLOURS = {"hyla": PALETTE[0], "softmax": PALETTE[1], "linear": PALETTE[2
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One line of `Lines` or one colour of `Bars`; `errors` are half the length of the bars."""
+    """One line of `Lines` or one colour of `Bars`."""
 
     name: str
     y: Sequence[float]
-    errors: Sequence[float] = ()
+    errors: Sequence[float] | Sequence[tuple[float, float]] = ()
+    """How far an error bar reaches: to both sides, or below and above."""
     colour: str
     dashed: bool = False
+
+    @property
+    def reach(self) -> tuple[list[float], list[float]] | None:
+        """How far the error bars reach below and above; None if there are none."""
+        if not self.errors:
+            return None
+        sides = [error if isinstance(error, tuple) else (error, error) for error in self.errors]
+        return [below for below, _ in sides], [above for _, above in sides]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +99,13 @@ class Points:
     class_colours: Mapping[str, str] = field(default_factory=dict)
     """The colour of each class; none where the values are numbers."""
     value_range: tuple[float, float] | None = None
+    notes: Sequence[str] = ()
+    """What a page says of each point to who points at it; lines end with a newline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap:
-    """A matrix with names on both sides."""
+    """A matrix with names on both sides; `x_label` and `y_label` say of what."""
 
     title: str
     values: Sequence[Sequence[float]]
@@ -102,6 +113,18 @@ class Heatmap:
     columns: Sequence[str]
     label: str
     value_range: tuple[float, float] | None = None
+    x_label: str = ""
+    y_label: str = ""
+    signed: bool = False
+    """Whether zero is the middle: white, between the colours of negative and positive numbers."""
+
+    @property
+    def scale(self) -> tuple[float, float] | None:
+        """The numbers between which colours run; None leaves it to whoever draws."""
+        if self.value_range is not None or not self.signed:
+            return self.value_range
+        largest = max((abs(v) for row in self.values for v in row if v == v), default=0) or 1.0
+        return -largest, largest
 
     @property
     def named_rows(self) -> int:

@@ -14,14 +14,13 @@ from pathlib import Path
 import torch
 
 from hyla._errors import install_command
+from hyla.figures.drawing import METHOD_COLOURS, PALETTE, Bars, Figure, Lines, Series
 from hyla.training import config_from_tree, load_preset, merge, run_path, train
 from hyla.training.run.reading import read_metrics
 
 SCALE = "laptop"
 METHODS = ("hyla", "softmax", "linear")
 SEEDS = (0, 1)
-# Okabe and Ito's palette: told apart by colour-blind readers too.
-COLOURS = {"hyla": "#D55E00", "softmax": "#0072B2", "linear": "#009E73"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,59 +87,47 @@ def _undefined_last(scores: Sequence[float]) -> list[float]:
     return [-math.inf if math.isnan(score) else score for score in scores]
 
 
-def write_figure(results: Sequence[MethodResult], path: Path) -> None:
-    """Draw the OOD curves and the final scores as a PNG."""
-    import matplotlib
+def figure_of(results: Sequence[MethodResult]) -> Figure:
+    """Return the OOD curves and the final scores."""
+    curves = Lines(
+        title="Unseen combinations during training",
+        x_label="step",
+        y_label="OOD R²",
+        x=results[0].steps,
+        series=[
+            Series(name=r.method, y=r.ood_curve, colour=METHOD_COLOURS[r.method]) for r in results
+        ],
+        y_range=(0, 1),
+    )
+    seen = [result.in_distribution for result in results]
+    unseen = [result.out_of_distribution for result in results]
+    grey, purple = PALETTE[7], PALETTE[8]  # no method's
+    scores = Bars(
+        title="After training",
+        y_label="R²",
+        x=[result.method for result in results],
+        series=[
+            _bars("seen combinations", seen, grey),
+            _bars("unseen combinations", unseen, purple),
+        ],
+        y_range=(0, 1),
+    )
+    note = f"Means of {len(SEEDS)} seeds; the bars reach from the worst of them to the best."
+    return Figure(panels=[[curves, scores]], note=note)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    figure, (curves, bars) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    for position, result in enumerate(results):
-        colour = COLOURS[result.method]
-        curves.plot(result.steps, result.ood_curve, color=colour, label=result.method)
-        for offset, scores, alpha in (
-            (-0.2, result.in_distribution, 0.4),
-            (0.2, result.out_of_distribution, 1.0),
-        ):
-            bars.bar(position + offset, statistics.fmean(scores), 0.38, color=colour, alpha=alpha)
-            bars.plot([position + offset] * len(scores), scores, "k.", markersize=4)
-    curves.set(xlabel="step", ylabel="OOD R²", ylim=(0, 1), title="Unseen combinations of terms")
-    curves.legend(frameon=False)
-    bars.set(ylabel="R²", ylim=(0, 1), title="Seen (pale) and unseen combinations")
-    bars.set_xticks(range(len(results)), [result.method for result in results])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+def _bars(name: str, by_method: Sequence[Sequence[float]], colour: str) -> Series:
+    means = [statistics.fmean(scores) for scores in by_method]
+    reach = [(m - min(s), max(s) - m) for m, s in zip(means, by_method, strict=True)]
+    return Series(name=name, y=means, errors=reach, colour=colour)
 
 
-def write_page(results: Sequence[MethodResult], path: Path) -> None:
-    """Write the same as one interactive HTML file that needs nothing else."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
+def write_results(results: Sequence[MethodResult], folder: Path) -> list[Path]:
+    """Write demo.png, and demo.html: the same as a page that needs nothing else."""
+    from hyla.figures.draw_matplotlib import write_figure
+    from hyla.figures.draw_plotly import write_page
 
-    titles = ("Unseen combinations during training", "Seen (pale) and unseen combinations")
-    figure = make_subplots(rows=1, cols=2, subplot_titles=titles)
-    for result in results:
-        colour = COLOURS[result.method]
-        curve = go.Scatter(
-            x=result.steps, y=result.ood_curve, name=result.method, line={"color": colour}
-        )
-        figure.add_trace(curve, row=1, col=1)
-        for name, scores, opacity in (
-            ("seen", result.in_distribution, 0.4),
-            ("unseen", result.out_of_distribution, 1.0),
-        ):
-            bar = go.Bar(
-                x=[f"{result.method}, {name}"],
-                y=[statistics.fmean(scores)],
-                marker={"color": colour, "opacity": opacity},
-                text=[", ".join(f"{score:.3f}" for score in scores)],
-                showlegend=False,
-            )
-            figure.add_trace(bar, row=1, col=2)
-    figure.update_yaxes(range=[0, 1], title_text="R²")
-    figure.update_xaxes(title_text="step", row=1, col=1)
-    figure.update_layout(template="plotly_white", title=verdict(results), height=480)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.write_html(path, include_plotlyjs=True, full_html=True)
+    figure, page = figure_of(results), folder / "demo.html"
+    picture, _ = write_figure(figure, folder / "demo")
+    write_page(page, "HYLA, softmax and linear attention", [(verdict(results), figure)])
+    return [picture, page]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from hyla.nn import Transformer
-from hyla.results.runs import Row, load_model, read_run
+from hyla.results.runs import Row, read_run
 from hyla.results.setting import Setting
+from hyla.results.subjects import Subject
 from hyla.results.tables import MEMBER, Cell
 
 
@@ -49,13 +49,13 @@ class Measuring:
         ranked = sorted(cell.picked, key=cell.validated, reverse=True)
         return [row for row in ranked if (self.root / row["run"]).exists()]
 
-    def models(self, cell: Cell) -> Iterator[tuple[Row, Transformer]]:
-        """Yield the models that are here, each with its row."""
+    def subjects(self, cell: Cell) -> Iterator[Subject]:
+        """Yield the models that are here, best first."""
         for row in self.here(cell):
             path = self.root / row["run"]
             wanted = {name: row[name] for name in MEMBER}
             member = read_run(path).members.index(wanted)
-            yield row, load_model(path, member, device=self.device)[0]
+            yield Subject.of_run(path, member, device=self.device)
 
 
 @dataclass(frozen=True, kw_only=True)

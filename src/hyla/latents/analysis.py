@@ -62,9 +62,13 @@ class Analysis:
     @cached_property
     def codes(self) -> CodeTable:
         """The codes of unseen compositions, labelled."""
+        return self.codes_of(self.study.unseen)
+
+    def codes_of(self, split: str) -> CodeTable:
+        """Record the codes of a split."""
         device = next(self.model.parameters()).device
         specimens = self.study.sample(
-            self.study.unseen, seed=self.seed, instances=self.instances, device=device
+            split, seed=self.seed, instances=self.instances, device=device
         )
         return record_codes(
             self.model,
@@ -133,4 +137,4 @@ TABLES: Mapping[str, Callable[[Analysis], Any]] = {
     "swap_matrix": Analysis._swap_matrix,
     "heads": Analysis._heads,
 }
-"""The tables by name; each has a figure (see `report`)."""
+"""The tables by name; `hyla latents` draws a figure of each."""

@@ -1,8 +1,8 @@
 """Being there when a model attends: every analysis of codes stands on `observing`.
 
 A model's attention layers are those of hyla, wherever in a PyTorch module they sit, or those of a
-Hugging Face model. An observer says at each call which codes it wants to see, and may hand in a
-function that changes the code before it is used.
+library that there is an adapter for (`adapters`). An observer says at each call which codes it
+wants to see, and may hand in a function that changes the code before it is used.
 """
 
 import inspect
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from hyla.attention.pairs import as_pairs
+from hyla.latents.adapters import adapter_of
 from hyla.nn import MultiHeadAttention
 
 CodeEdit: TypeAlias = Callable[[Float[Tensor, "B H Tq Tk"]], Float[Tensor, "B H Tq Tk"]]
@@ -71,12 +72,10 @@ class CallOrder:
 @contextmanager
 def observing(model: nn.Module, observer: Observer) -> Iterator[None]:
     """Show every attention layer's calls to the observer while the context lasts."""
-    if any(isinstance(module, MultiHeadAttention) for module in model.modules()):
+    if has_own_layers(model):
         observing_family = _observing_layers
-    elif is_pretrained(model):
-        from hyla.latents.huggingface import observing_pretrained
-
-        observing_family = observing_pretrained
+    elif (adapter := adapter_of(model)) is not None:
+        observing_family = adapter.observing
     else:
         raise UnsupportedModelError(
             f"{type(model).__name__} has no attention layer whose code can be read: neither a "
@@ -87,10 +86,9 @@ def observing(model: nn.Module, observer: Observer) -> Iterator[None]:
         yield
 
 
-def is_pretrained(model: nn.Module) -> bool:
-    """Whether this is, or wraps, a model of transformers; without importing that library."""
-    names = {base.__qualname__ for module in model.modules() for base in type(module).__mro__}
-    return "PreTrainedModel" in names
+def has_own_layers(model: nn.Module) -> bool:
+    """Whether the model attends by layers of hyla, which show their codes themselves."""
+    return any(isinstance(module, MultiHeadAttention) for module in model.modules())
 
 
 def named_arguments(

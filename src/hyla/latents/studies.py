@@ -1,9 +1,9 @@
 """The tasks as subjects of latent analyses; what a study is stands beside the tasks."""
 
 from hyla.tasks import Task
-from hyla.tasks.study import Naming, Specimens, Study
+from hyla.tasks.study import Specimens, Study
 
-__all__ = ["Naming", "Specimens", "Study", "study_of"]
+__all__ = ["Specimens", "Study", "study_of"]
 
 
 def study_of(task: Task) -> Study:

@@ -1,28 +1,21 @@
 """The geometry of a language model's codes: tokens in the place of operations."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hyla.latents.geometry import cosine_similarities, distance_table, embedding_table
-from hyla.latents.pretrained import OTHER, frequent_tokens
 from hyla.latents.table import CodeTable
 
 if TYPE_CHECKING:
     import pandas
 
+OTHER = "(other)"
+"""What stands for a token that is too rare to have a colour."""
+
 _MOST_LAYERS = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenNames:
-    """What figures of tokens are about (see `Naming`)."""
-
-    operations: tuple[str, ...]
-    operation: str = "token"
-    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def shown_layers(layers: Sequence[int]) -> list[int]:
@@ -31,7 +24,7 @@ def shown_layers(layers: Sequence[int]) -> list[int]:
     return [layers[round(i)] for i in chosen]
 
 
-def text_tables(table: CodeTable) -> tuple[dict[str, "pandas.DataFrame"], TokenNames]:
+def text_tables(table: CodeTable) -> dict[str, "pandas.DataFrame"]:
     """Return the tables of one kind of attention, with a point for every pair of tokens.
 
     Similarities and distances are those of the tokens that occur most often.
@@ -44,4 +37,18 @@ def text_tables(table: CodeTable) -> tuple[dict[str, "pandas.DataFrame"], TokenN
         tables["similarity"] = cosine_similarities(named, "token")
     if len(np.unique(named["token"])) > 1:
         tables["distances"] = distance_table(named, "token")
-    return tables, TokenNames(operations=(*np.unique(named["token"]).tolist(), OTHER))
+    return tables
+
+
+def frequent_tokens(table: CodeTable, most: int = 11) -> CodeTable:
+    """Call all but the most frequent tokens other, so that each has a colour of its own."""
+    names = ("token", "key_token")
+    one_layer = table["layer"] == table["layer"].min()
+    queries, keys = (Counter(table[name][one_layer].tolist()) for name in names)
+    kept = {token for token, count in (queries | keys).most_common(most) if count > 1}
+    return table.with_columns(
+        **{
+            name: np.array([t if t in kept else OTHER for t in table[name].tolist()])
+            for name in names
+        }
+    )

@@ -85,6 +85,7 @@ class MultiHeadAttention(nn.Module):
         context: Float[Tensor, "B Tk E"] | None = None,
         *,
         bias: Tensor | None = None,
+        bias_masks: bool = True,
         mask: Tensor | None = None,
         causal: bool = False,
         cache: KeyValueCache | None = None,
@@ -94,9 +95,10 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend from `x` to itself, or to `context`.
 
-        `bias`, `mask` (True = attend) and `causal` are those of `attention`. With a `cache`, the
-        keys and values are appended to it and attended to together with the earlier ones. Where
-        there are fewer queries than keys, the last query is at the position of the last key.
+        `bias`, `bias_masks`, `mask` (True = attend) and `causal` are those of `attention`. With a
+        `cache`, the keys and values are appended to it and attended to together with the earlier
+        ones. Where there are fewer queries than keys, the last query is at the position of the last
+        key.
         `dropout_noise` are the uniform numbers that attention dropout compares with its rate; the
         layer draws them itself if they are not given.
 
@@ -118,6 +120,7 @@ class MultiHeadAttention(nn.Module):
         options: dict[str, Any] = {
             "attention": self.spec,
             "bias": bias,
+            "bias_masks": bias_masks,
             "mask": mask,
             "causal": causal,
             "backend": self.backend,

@@ -81,6 +81,7 @@ class Block(nn.Module):
             normed,
             context,
             bias=bias,
+            bias_masks=False,  # it is learned
             mask=mask,
             causal=self.causal,
             cache=cache,

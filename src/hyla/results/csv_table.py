@@ -2,12 +2,16 @@
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hyla._files import write_atomically
 from hyla.results.runs import Row
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:
@@ -27,6 +31,27 @@ def read_csv(path: Path) -> list[Row]:
         return []
     with path.open(newline="", encoding="utf-8") as file:
         return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(file)]
+
+
+def rows_of_frame(frame: "pandas.DataFrame", *, digits: str, **columns: Any) -> list[Row]:
+    """Return a table of pandas as rows, None for what is missing, with columns before its own.
+
+    Numbers are rounded as the format `digits` has it: as many as a figure needs.
+    """
+
+    def plain(name: str, value: Any) -> Any:
+        if isinstance(value, float):
+            if math.isnan(value):
+                return None
+            # pandas makes a column of layers real if one is missing. Rounded as a Python number: in
+            # float32, as codes are, it would still take 17 digits to write.
+            return int(value) if name.endswith("layer") else float(f"{value:{digits}}")
+        return value
+
+    return [
+        {**columns, **{str(name): plain(str(name), value) for name, value in record.items()}}
+        for record in frame.to_dict("records")
+    ]
 
 
 def _value(text: str) -> Any:

@@ -12,9 +12,14 @@ The name follows from the contents: whoever writes such a file writes the same. 
 no lock, and folders of several machines join by being copied together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from hyla import __version__
+from hyla._environment import environment, git_commit
 from hyla.results.csv_table import read_csv, write_csv
 from hyla.results.runs import ORIGIN, Row
 from hyla.training.identity import fingerprint
@@ -60,6 +65,21 @@ def read_with_origins(path: Path) -> list[Row]:
         origin = origins.get(row.pop("origin"), {})  # a table put together by hand may have both
         whole.append({**dict.fromkeys(ORIGIN), **row, **origin})
     return whole
+
+
+def put_rows(rows: Sequence[Row], path: Path, *, of: Mapping[str, Any]) -> None:
+    """Put rows into a table, in the place of those that have the values of `of`; others stay."""
+    kept = [
+        row
+        for row in read_with_origins(path)
+        if any(row.get(name) != value for name, value in of.items())
+    ]
+    write_with_origins([*kept, *rows], path)
+
+
+def measured_with(device: torch.device) -> Row:
+    """Return the origin of what is measured now."""
+    return {**environment(device), "hyla": __version__, "git_commit": git_commit()}
 
 
 def _name(origin: Row) -> str:

@@ -7,7 +7,6 @@ gives a token its answer, and what *another* operation would prescribe for the s
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -52,25 +51,6 @@ class Specimens:
             predictors=predictors,
             operands=None if self.operands is None else self.operands[rows],
         )
-
-
-class Naming(Protocol):
-    """What figures want to know: names, and in which order to show them."""
-
-    @property
-    def operation(self) -> str:
-        """The name of the column that figures are about."""
-        ...
-
-    @property
-    def operations(self) -> tuple[str, ...]:
-        """Its values."""
-        ...
-
-    @property
-    def classes(self) -> Mapping[str, tuple[str, ...]]:
-        """The values of other columns."""
-        ...
 
 
 class Study(ABC):

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from hyla.figures.drawing import Figure, Table
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, error_of, percent
 from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.shared.code_panels import matrix
 from hyla.lab.experiments.shared.latent_measurements import (
     SWAPPED_CODES,
     method_sweeps,
     on,
     swapping,
 )
-from hyla.lab.experiments.shared.latent_panels import matrix, methods_in, rows_of, seeds_in
+from hyla.lab.experiments.shared.latent_panels import methods_in, rows_of, seeds_in
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.latents.confidence import wilson_interval
 from hyla.results.runs import Row

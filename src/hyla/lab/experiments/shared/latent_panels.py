@@ -1,15 +1,20 @@
-"""Panels of latent codes that several figures share."""
+"""Figures of latent codes in the lab: of the methods that an experiment compares, over seeds."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from hyla.figures.drawing import METHOD_COLOURS, PALETTE, Figure, Heatmap, Lines, Points, Series
-from hyla.lab.experiments.shared.panels import label_of, series
+from hyla.figures.drawing import METHOD_COLOURS, Figure, Lines
+from hyla.lab.experiments.shared.code_panels import (
+    chosen,
+    clouds,
+    decoded_by_layer,
+    mean_of,
+    scores_by_layer,
+)
+from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.grids import METHODS
 from hyla.results.runs import Row
-from hyla.results.selection import Estimate, estimate
+from hyla.results.selection import Estimate
 from hyla.results.tables import Results
-from hyla.tasks.sraven.rules import PAPER_RULES
 
 READINGS = {
     "ood_fixed_query": "one query point for all functions",
@@ -17,15 +22,10 @@ READINGS = {
 }
 """How the codes of fuzzy logic are read: the split of unseen functions, and what it means."""
 
-_WIDEST = 6
-"""Most panels in a row that can still be read."""
-
 
 def rows_of(results: Results, **wanted: object) -> list[Row]:
     """Return the measured rows with these values."""
-    return [
-        row for row in results.rows if all(row.get(name) == value for name, value in wanted.items())
-    ]
+    return chosen(results.rows, **wanted)
 
 
 def last_layer(rows: Sequence[Row]) -> int:
@@ -58,143 +58,27 @@ def figure_of_codes(
     embedded = rows_of(results, what="embedding")
     if not embedded:
         return None
-    class_colours = _class_colours(embedded, list(colours))
-    panels = []
-    for colour, name in colours.items():
-        by_method = []
-        for method in methods_in(embedded):
-            own = [r for r in embedded if r["attention"] == method]
-            layers = sorted({r["layer"] for r in own}) if all_layers else [last_layer(own)]
-            clouds = [
-                _cloud(
-                    [r for r in own if r["layer"] == layer],
-                    colour,
-                    f"{label_of(method)}, layer {layer + 1}\nby {name}",
-                    among=embedded,
-                    class_colours=class_colours,
-                )
-                for layer in layers
-            ]
-            by_method.append(clouds)
-        panels += _in_rows(by_method)
+    methods = methods_in(embedded)
+    shown = {}
+    for method in methods:
+        own = chosen(embedded, attention=method)
+        shown[label_of(method)] = own if all_layers else chosen(own, layer=last_layer(own))
     seeds = {row["attention"]: row["seed"] for row in embedded}
-    whose = ", ".join(f"{label_of(method)} seed {seeds[method]}" for method in methods_in(embedded))
+    whose = ", ".join(f"{label_of(method)} seed {seeds[method]}" for method in methods)
     note = (
         f"{note} Codes of each method's model that is best on validation, among "
         f"{seeds_in(results.rows)}: {whose}."
     )
-    return Figure(panels=panels, note=note.strip())
-
-
-def _class_colours(rows: Sequence[Row], labels: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each class of the labels, of those that have few enough to tell apart."""
-    classes = [{row[label] for row in rows if isinstance(row[label], str)} for label in labels]
-    named = _in_order(set().union(*(names for names in classes if len(names) <= len(PALETTE))))
-    return dict(zip(named, PALETTE, strict=False)) if len(named) <= len(PALETTE) else {}
-
-
-def _cloud(
-    rows: Sequence[Row],
-    label: str,
-    title: str,
-    *,
-    among: Sequence[Row],
-    class_colours: Mapping[str, str],
-) -> Points:
-    """Return embedded codes coloured by one of their labels, the same in every panel.
-
-    `among` has all that there is. Classes without a colour of their own are coloured as numbers.
-    """
-    classes = _in_order({row[label] for row in among})
-    named = all(name in class_colours for name in classes)
-    # Positions in alphabetical order, where there are too many names.
-    numbers = {c: i if isinstance(c, str) else c for i, c in enumerate(sorted(classes))}
-    scale: list[float] = [] if named else sorted(numbers.values())
-    return Points(
-        title=title,
-        x=[row["x"] for row in rows],
-        y=[row["y"] for row in rows],
-        values=[row[label] if named else numbers[row[label]] for row in rows],
-        label=label,
-        class_colours={name: class_colours[name] for name in classes} if named else {},
-        value_range=None if named else (scale[0], scale[-1]),
-    )
-
-
-def _in_rows(groups: Sequence[Sequence[Points]]) -> list[list[Points]]:
-    """Return the panels in rows, as words in lines: a group is broken only if it is too wide."""
-    rows: list[list[Points]] = [[]]
-    for group in groups:
-        for start in range(0, len(group), _WIDEST):
-            part = group[start : start + _WIDEST]
-            if len(rows[-1]) + len(part) > _WIDEST:
-                rows.append([])
-            rows[-1] += part
-    return rows
-
-
-def matrix(
-    rows: Sequence[Row],
-    *,
-    row: str,
-    column: str,
-    value: str,
-    title: str,
-    label: str,
-    value_range: tuple[float, float] | None = None,
-) -> Heatmap:
-    """Return the rows as a matrix, averaged over seeds; what was not measured is a gap.
-
-    Rules have their usual order.
-    """
-    names, columns = (_in_order({r[key] for r in rows}) for key in (row, column))
-
-    def at(name: Any, other: Any) -> float:
-        mean = mean_of([r for r in rows if (r[row], r[column]) == (name, other)], value)
-        return float("nan") if mean is None else mean.mean
-
-    return Heatmap(
-        title=title,
-        values=[[at(name, other) for other in columns] for name in names],
-        rows=[str(name) for name in names],
-        columns=[str(column) for column in columns],
-        label=label,
-        value_range=value_range,
-    )
-
-
-def _in_order(names: set[Any]) -> list[Any]:
-    return sorted(names, key=lambda n: (PAPER_RULES.index(n) if n in PAPER_RULES else -1, n))
-
-
-def mean_of(rows: Sequence[Row], value: str = "value") -> Estimate | None:
-    """Return mean and standard error over the rows, which differ in their seeds."""
-    measured = [row for row in rows if row.get(value) is not None]
-    return estimate(measured, value) if measured else None
+    return Figure(panels=clouds(shown, colours), note=note.strip())
 
 
 def f1_by_layer(results: Results, label: str, split: str) -> Lines | None:
     """Return the F1 score of decoding `label` from the codes of each layer, for each method."""
     codes = rows_of(results, predictor="code", metric="f1", label=label, split=split)
-    if not codes:
-        return None
-    layers = sorted({row["layer"] for row in codes})
-    lines: list[Series] = [
-        series(
-            label_of(method),
-            [f1(results, label, split, method, "code", layer) for layer in layers],
-            METHOD_COLOURS[method],
-        )
-        for method in methods_in(codes)
-    ]
-    return Lines(
-        title=f"{label}, decoded from the code",
-        x_label="layer",
-        y_label="F1 on unseen compositions",
-        x=[str(layer + 1) for layer in layers],
-        series=lines,
-        y_range=(0, 1),
-    )
+    lines = {
+        method: (label_of(method), METHOD_COLOURS[method], False) for method in methods_in(codes)
+    }
+    return scores_by_layer(codes, "attention", lines, f"{label}, decoded from the code", "F1")
 
 
 def controls_by_layer(results: Results, label: str, split: str, method: str) -> Lines | None:
@@ -202,30 +86,13 @@ def controls_by_layer(results: Results, label: str, split: str, method: str) -> 
 
     The code has the colour and the name of its method, as in `f1_by_layer`.
     """
-    own = rows_of(results, metric="f1", label=label, split=split, attention=method)
-    if not own:
-        return None
-    layers = sorted({row["layer"] for row in own if row["layer"] is not None})
-
-    def line(predictor: str, name: str, colour: str, *, dashed: bool) -> Series:
-        # What does not depend on the layer is a level line.
-        flat = f1(results, label, split, method, predictor)
-        scores = [flat or f1(results, label, split, method, predictor, layer) for layer in layers]
-        return series(name, scores, colour, dashed=dashed)
-
-    lines = [line("code", label_of(method), METHOD_COLOURS[method], dashed=False)]
-    # All methods have the same controls, in whatever order: a control has one colour.
-    controls = sorted({row["predictor"] for row in results.rows} - {"code"})
-    free = [colour for colour in PALETTE if colour not in METHOD_COLOURS.values()]
-    pairs = zip(controls, free, strict=False)
-    lines += [line(name, name, colour, dashed=True) for name, colour in pairs]
-    return Lines(
+    return decoded_by_layer(
+        rows_of(results, metric="f1", label=label, split=split, attention=method),
         title=f"{label}, {label_of(method)}: code and controls",
-        x_label="layer",
-        y_label="F1 on unseen compositions",
-        x=[str(layer + 1) for layer in layers],
-        series=lines,
-        y_range=(0, 1),
+        metric="F1",
+        code=(label_of(method), METHOD_COLOURS[method]),
+        # All methods have the same controls, in whatever order: a control has one colour.
+        controls=sorted({row["predictor"] for row in results.rows} - {"code"}),
     )
 
 
@@ -238,14 +105,5 @@ def f1(
     layer: int | None = None,
 ) -> Estimate | None:
     """Return the mean over seeds of one decoding score."""
-    return mean_of(
-        rows_of(
-            results,
-            metric="f1",
-            label=label,
-            split=split,
-            attention=method,
-            predictor=predictor,
-            layer=layer,
-        )
-    )
+    where = {"label": label, "split": split, "attention": method, "predictor": predictor}
+    return mean_of(rows_of(results, metric="f1", layer=layer, **where))

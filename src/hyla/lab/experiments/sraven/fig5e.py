@@ -5,8 +5,9 @@ import statistics
 from hyla.figures.drawing import Figure
 from hyla.lab.claims import Verdict, share
 from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.shared.code_panels import matrix
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.experiments.shared.latent_panels import last_layer, matrix, rows_of, seeds_in
+from hyla.lab.experiments.shared.latent_panels import last_layer, rows_of, seeds_in
 from hyla.results.runs import Row
 from hyla.results.tables import Results
 

@@ -1,28 +1,12 @@
 """Figure A8: what the codes of softmax attention look like."""
 
-from collections.abc import Sequence
-
-from hyla.figures.drawing import Figure, Heatmap
+from hyla.figures.drawing import Figure
 from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.shared.code_panels import code_map, matrix
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.experiments.shared.latent_panels import matrix, rows_of, seeds_in
+from hyla.lab.experiments.shared.latent_panels import rows_of, seeds_in
 from hyla.lab.experiments.sraven.fig5e import final_similarities
-from hyla.results.runs import Row
 from hyla.results.tables import Results
-
-
-def _sampled_codes(samples: Sequence[Row]) -> Heatmap:
-    """Return the codes below each other, rule by rule; the first of a rule carries its name."""
-    codes: dict[tuple[str, int], dict[int, float]] = {}
-    for row in samples:
-        codes.setdefault((row["first"], row["sample"]), {})[row["coordinate"]] = row["value"]
-    return Heatmap(
-        title="A: codes of unseen tasks",
-        values=[list(code.values()) for code in codes.values()],
-        rows=[rule if sample == 0 else "" for rule, sample in codes],
-        columns=[str(coordinate) for coordinate in next(iter(codes.values()))],
-        label="score",
-    )
 
 
 def _figure(results: Results) -> Figure | None:
@@ -33,15 +17,8 @@ def _figure(results: Results) -> Figure | None:
     shown = samples[0]["seed"]
     similarities = [r for r in final_similarities(results, "softmax") if r["seed"] == shown]
     panels = [
-        _sampled_codes(samples),
-        matrix(
-            means,
-            row="first",
-            column="coordinate",
-            value="value",
-            title="B: averages by rule",
-            label="score",
-        ),
+        code_map(samples, "first", title="A: codes of unseen tasks", label="score"),
+        code_map(means, "first", title="B: averages by rule", label="score"),
         matrix(
             similarities,
             row="first",

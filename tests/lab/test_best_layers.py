@@ -3,15 +3,14 @@
 import itertools
 from types import SimpleNamespace
 
-import pandas
 import pytest
 
-from hyla.latents.best_layers import BestLayer, best_layers
+from hyla.lab.latents.summary import BestLayer, best_layers
 
 
-def decoding(scores: dict) -> pandas.DataFrame:
+def decoding(scores: dict) -> list[dict]:
     """A table from (predictor, pairs, layer, split) to (accuracy, F1)."""
-    rows = [
+    return [
         {
             "predictor": predictor,
             "pairs": pairs,
@@ -27,7 +26,6 @@ def decoding(scores: dict) -> pandas.DataFrame:
             zip(("accuracy", "f1"), values, strict=True), ("all", "addition")
         )
     ]
-    return pandas.DataFrame(rows)
 
 
 @pytest.mark.parametrize(

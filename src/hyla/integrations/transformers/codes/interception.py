@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel, masking_utils
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hyla.latents._optional import required
 from hyla.latents.observe import (
     CallOrder,
     Observer,
@@ -53,7 +54,7 @@ _INTERCEPTED: dict[nn.Module, "_Interception"] = {}
 
 
 @contextmanager
-def observing_pretrained(model: nn.Module, observer: Observer) -> Iterator[None]:
+def observing(model: nn.Module, observer: Observer) -> Iterator[None]:
     """Show the calls of a transformers model's attention layers to an observer."""
 
     def handle(call: AttentionCall) -> Tensor | None:
@@ -180,9 +181,9 @@ def _attend(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tenso
 
 
 def _register_function() -> None:
-    transformers, masking = required("transformers"), required("transformers.masking_utils")
-    transformers.AttentionInterface.register(_NAME, _attend)
-    masking.AttentionMaskInterface.register(_NAME, masking.ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+    eager_mask = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+    AttentionInterface.register(_NAME, _attend)
+    masking_utils.AttentionMaskInterface.register(_NAME, eager_mask)
 
 
 @contextmanager
@@ -205,9 +206,8 @@ def _attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
 
 def _refuse_foreign(implementation: str | None, model: nn.Module) -> None:
     """Refuse attention that is not transformers' own: the eager function would not compute it."""
-    registered = required("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
-    if implementation in registered:
-        function = registered[implementation]
+    if implementation in ALL_ATTENTION_FUNCTIONS:
+        function = ALL_ATTENTION_FUNCTIONS[implementation]
         function = getattr(function, "func", function)  # of a functools.partial
         if not function.__module__.startswith("transformers."):
             raise UnsupportedModelError(
@@ -230,5 +230,4 @@ def _eager_function(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
 
 def _pretrained_part(model: nn.Module) -> Any:
     """Return the transformers model itself; wrappers, such as those of adapters, have it inside."""
-    base = required("transformers").PreTrainedModel
-    return next(module for module in model.modules() if isinstance(module, base))
+    return next(module for module in model.modules() if isinstance(module, PreTrainedModel))

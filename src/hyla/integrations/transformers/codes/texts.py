@@ -1,6 +1,5 @@
 """Pretrained language models: loading them, and recording the codes of their tokens."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,18 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
 
-from hyla.latents._optional import required
+from hyla.latents.adapters import ModelUnavailableError
 from hyla.latents.capture import record_codes
 from hyla.latents.pairs import Pairs
 from hyla.latents.table import CodeTable
-
-OTHER = "(other)"
-"""What stands for a token that is too rare to have a colour."""
-
-
-class ModelUnavailableError(ValueError):
-    """There is no such model, here or within reach; the message says what to do."""
 
 
 class Pretrained(NamedTuple):
@@ -41,7 +34,6 @@ def load_pretrained(
     Raises:
         ModelUnavailableError: there is none, or it cannot be reached.
     """
-    transformers = required("transformers")
     local = Path(reference).expanduser()
     if local.exists() and not (local / "config.json").is_file():
         raise ModelUnavailableError(
@@ -55,7 +47,7 @@ def load_pretrained(
         say(f"{reference} is no folder here: asking the Hugging Face hub for it")
     source = str(local) if local.exists() else reference
     try:
-        model = transformers.AutoModel.from_pretrained(source, dtype=dtype)
+        model = AutoModel.from_pretrained(source, dtype=dtype)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         if local.exists():
@@ -70,7 +62,7 @@ def load_pretrained(
 
 def _load_tokenizer(source: str, reference: str) -> Any:
     try:
-        tokenizer = required("transformers").AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
         raise _no_tokenizer(reference, " ".join(str(error).split())) from error
     # Without files, some classes make a tokenizer all the same.
@@ -126,17 +118,6 @@ def stream_texts(
         table = record_codes(model, inputs, pairs=pairs)
         yield _with_tokens(table, inputs, np.array(members), tokenizer)
         on_progress(len(members))
-
-
-def frequent_tokens(table: CodeTable, most: int = 12) -> CodeTable:
-    """Call all but the most frequent tokens other, so that a legend can list them."""
-    columns = {}
-    one_layer = table["layer"] == table["layer"].min()
-    for name in ("token", "key_token"):
-        counts = Counter(table[name][one_layer].tolist())
-        kept = {token for token, count in counts.most_common(most) if count > 1}
-        columns[name] = np.array([t if t in kept else OTHER for t in table[name].tolist()])
-    return table.with_columns(**columns)
 
 
 def _ids(tokenizer: Any, text: str, max_tokens: int) -> list[int]:
