@@ -5,17 +5,17 @@ instances, needs no training for that. The scores join those in the run's ``fini
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from hyla.results.runs import StoredRun, read_run, scored_instances
-from hyla.training import Evaluation, Interrupted, Member, Population, config_from_tree
+from hyla.training import Evaluation, Interrupted, Population, config_from_tree
 from hyla.training.devices import resolve_device
 from hyla.training.population.cohort import Cohort
 from hyla.training.population.population import EVALUATION_BATCH
+from hyla.training.population.training import build_cohort
 from hyla.training.run.checkpoints.file import FileCheckpoints
 from hyla.training.run.directory import RunDirectory, add_provenance
 from hyla.training.run.errors import CheckpointError
@@ -80,30 +80,16 @@ def _place(run: StoredRun) -> Path:
 def _trained(run: StoredRun, asked: Evaluation, device: torch.device) -> Cohort:
     """Return the models of a run as they were at its end; without what training would need."""
     config = config_from_tree(run.config)
-    task = config.build_task()
     found = FileCheckpoints(run.path, run.fingerprint).latest()
     if found is None or found.tensors is None:
         raise CheckpointError(f"{run.path} has no checkpoint whose models can be scored")
 
-    def build(members: Sequence[Member], beside: Population | None) -> Population:
-        if device.type == "cuda":
-            torch.compiler.reset()  # its limit of recompilations counts across populations
-        population = Population(
-            task,
-            config.model,
-            members,
-            total_steps=config.steps,
-            batch_size=config.batch_size,
-            device=device,
-            precision=config.precision,
-            beside=beside,
-        )
+    def prepare(population: Population) -> None:
         if device.type == "cuda":  # where not all fit, that shows here
             for split in asked.splits:
                 population.evaluate(split, min(asked.final_instances, EVALUATION_BATCH))
-        return population
 
-    cohort = Cohort(config.members, asked, build, print)
+    cohort = build_cohort(config, asked, device, prepare, print)
     # A compacted run has no optimiser state.
     cohort.resume(found.step, cohort.tensors() | dict(found.tensors), found.meta)
     return cohort

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ def load_run(path: Path | str) -> TrainedRun:
     kind, tokenizer = FileCheckpoints, None
     try:
         if tree.get("task_name") == "language":
-            # Here, because that package rests on this module for a loader of its own.
+            # Here, because that package offers `load_language_model` as its own.
             from hyla.training.language.config import language_config_of_run
             from hyla.training.run.checkpoints.sharded import ShardedCheckpoints
 
@@ -84,6 +84,24 @@ def load_run(path: Path | str) -> TrainedRun:
         tokenizer=tokenizer,
         parameters=checkpoints.parameters(found),
     )
+
+
+class LoadedModel(NamedTuple):
+    """A model, ready to be called, and what its run says about it."""
+
+    transformer: Transformer
+    tokenizer: Tokenizer
+    step: int
+
+
+def load_language_model(run: Path | str, device: torch.device | str = "auto") -> LoadedModel:
+    """Load the newest checkpoint of a run, finished or not. Needs SentencePiece."""
+    task = task_of(run)
+    if task != "language":
+        raise RunDirectoryError(f"{run} is a run of {task}, not of language")
+    loaded = load_run(run)
+    assert loaded.tokenizer is not None
+    return LoadedModel(loaded.model(device=device), loaded.tokenizer, loaded.step)
 
 
 def task_of(path: Path | str) -> str | None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from hyla.training.config import TrainConfig
+from hyla.training.config import Evaluation, TrainConfig
 from hyla.training.devices import resolve_device
 from hyla.training.member import Member
 from hyla.training.population.cohort import Cohort
 from hyla.training.population.population import Population
 from hyla.training.run.checkpoints.file import FileCheckpoints
+from hyla.training.run.directory import RunDirectory
 from hyla.training.run.loop import OpenSinks, run_to_the_end
 from hyla.training.run.ranks import Ranks
 
@@ -33,9 +34,22 @@ def train(
     """
     device = resolve_device(device)
     config.check_device(device)
+
+    def build(run: RunDirectory | None, say: Callable[[str], None]) -> Cohort:
+        def prepare(population: Population) -> None:
+            population.prepare(config.evaluation.splits)
+
+        if device.type == "cuda":
+            say("compiling and capturing the training step")
+        cohort = build_cohort(config, config.evaluation, device, prepare, say, compile=compile)
+        if device.type == "cuda":
+            used = torch.cuda.max_memory_allocated(device) / 2**30
+            say(f"GPU memory of {len(config.members)} models: {used:.2f} GiB")
+        return cohort
+
     return run_to_the_end(
         config,
-        lambda run, say: _cohort(config, device, compile, say),
+        build,
         FileCheckpoints,
         root=root,
         ranks=Ranks.alone(device),
@@ -44,10 +58,16 @@ def train(
     )
 
 
-def _cohort(
-    config: TrainConfig, device: torch.device, compile: bool | None, say: Callable[[str], None]
+def build_cohort(
+    config: TrainConfig,
+    evaluation: Evaluation,
+    device: torch.device,
+    prepare: Callable[[Population], None],
+    say: Callable[[str], None],
+    *,
+    compile: bool | None = None,
 ) -> Cohort:
-    """Return the members of a config, ready to train."""
+    """Return the members of a config; `prepare` takes the memory of those that fit together."""
     task = config.build_task()
 
     def build(members: Sequence[Member], beside: Population | None) -> Population:
@@ -65,13 +85,7 @@ def _cohort(
             compile=compile,
             beside=beside,
         )
-        population.prepare(config.evaluation.splits)
+        prepare(population)
         return population
 
-    if device.type == "cuda":
-        say("compiling and capturing the training step")
-    cohort = Cohort(config.members, config.evaluation, build, say)
-    if device.type == "cuda":
-        used = torch.cuda.max_memory_allocated(device) / 2**30
-        say(f"GPU memory of {len(config.members)} models: {used:.2f} GiB")
-    return cohort
+    return Cohort(config.members, evaluation, build, say)

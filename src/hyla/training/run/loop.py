@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -109,31 +110,35 @@ def run_to_the_end(
         progress = stack.enter_context(Progress(path.name, config.steps, names, shown))
         trainee = build(run, progress.message)
         stack.callback(trainee.close)
-        checkpoints = kind(path, fingerprint, ranks=ranks, say=progress.message)
-        loop = _Loop(config, trainee, run, checkpoints, ranks, stop, progress, open_sinks)
-        return loop.run_all()
+        return _Loop(
+            config=config,
+            trainee=trainee,
+            run=run,
+            checkpoints=kind(path, fingerprint, ranks=ranks, say=progress.message),
+            ranks=ranks,
+            stop=stop,
+            progress=progress,
+            sinks=open_sinks,
+        ).run_all()
 
 
+@dataclass(kw_only=True)
 class _Loop:
     """One process's share of a run."""
 
-    def __init__(
-        self,
-        config: _Config,
-        trainee: Trainee,
-        run: RunDirectory | None,
-        checkpoints: Checkpoints,
-        ranks: Ranks,
-        stop: StopRequest,
-        progress: Progress,
-        sinks: Sequence[MetricSink],
-    ):
-        self.config, self.trainee, self.run, self.checkpoints = config, trainee, run, checkpoints
-        self.ranks, self.stop, self.progress, self.sinks = ranks, stop, progress, sinks
-        self.names = [str(member) for member in config.members]
-        self.events = Events(
-            steps=config.steps, periods=(config.log_every, config.evaluation.every)
-        )
+    config: _Config
+    trainee: Trainee
+    run: RunDirectory | None
+    checkpoints: Checkpoints
+    ranks: Ranks
+    stop: StopRequest
+    progress: Progress
+    sinks: Sequence[MetricSink]
+
+    def __post_init__(self):
+        self.names = [str(member) for member in self.config.members]
+        periods = (self.config.log_every, self.config.evaluation.every)
+        self.events = Events(steps=self.config.steps, periods=periods)
         # Of all processes of this run: everything after the start-up, and the steps alone.
         self.seconds, self.training_seconds = 0.0, 0.0
         self.started = self.saved = time.monotonic()

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -65,12 +64,7 @@ class Progress:
             self.message(f"{self._title}: {len(self._members)} members")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._undisplayed:
             self._display()
         if self._live:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -54,12 +53,7 @@ class Ranks:
             dist.init_process_group(backend)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         # After an error the others may be gone, and leaving politely would wait for them.
         together = kind is None or issubclass(kind, Interrupted)
         if self._started and together:

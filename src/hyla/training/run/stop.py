@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 
 # SIGTERM: a scheduler or `kill`. SIGINT: Ctrl-C. SIGUSR1: Slurm's --signal ahead of a time limit.
 # SIGUSR2: the same where submitit submits the job. Windows lacks the last two.
@@ -52,12 +52,7 @@ class StopRequest:
                 self._previous_handlers[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         while self._previous_handlers:
             number, handler = self._previous_handlers.popitem()
             # None stands for a handler that was not installed from Python, and cannot be put back.
