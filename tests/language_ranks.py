@@ -78,8 +78,9 @@ def _run_rank(
 
     from hyla.tasks.language import Corpus
     from hyla.training import Interrupted
-    from hyla.training.language import Execution, loop, train_language
+    from hyla.training.language import Execution, train_language
     from hyla.training.language.steps import Steps
+    from hyla.training.run import loop
     from tiny_text import tiny_language_config
 
     sys.stdout = sys.stderr = _output(root, rank).open("w", buffering=1)
@@ -102,9 +103,9 @@ def _run_rank(
 
     def slowly(self: Steps) -> None:
         take(self)
-        _mark(root, rank).write_text(str(self.number))
+        _mark(root, rank).write_text(str(self.step))
         time.sleep(options.get("sleep", 0))
-        if rank == ranks - 1 and self.number == options.get("stop_last_at"):
+        if rank == ranks - 1 and self.step == options.get("stop_last_at"):
             os.kill(os.getpid(), signal.SIGTERM)
 
     Steps.take = slowly

@@ -17,8 +17,8 @@ from hyla.cli import main
 from hyla.commands.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.results.runs import StoredRun, read_runs
 from hyla.training import config_from_tree, load_preset
-from hyla.training.loop import run_name
-from hyla.training.run_directory import RunDirectory
+from hyla.training.run.directory import RunDirectory
+from hyla.training.run.loop import run_name
 
 
 def _train(root: Path, *arguments: str) -> int:

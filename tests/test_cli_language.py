@@ -10,7 +10,7 @@ import pytest
 from hyla.cli import main
 from hyla.commands.exits import exit_code
 from hyla.training.language.__main__ import main as train_bare
-from hyla.training.language.ranks import RankFailedError
+from hyla.training.run.ranks import RankFailedError
 from tiny_text import VOCAB_SIZE, documents, write_json_lines, write_text
 
 pytest.importorskip("sentencepiece")
@@ -153,7 +153,7 @@ def test_generate_from_what_is_no_run(tmp_path, capsys):
     for path, reason in ((tmp_path, "it holds no config.json"), (tmp_path / "a", "not exist")):
         assert main(["generate", str(path)]) == 1
         said = " ".join(capsys.readouterr().err.split())
-        assert "is not the directory of a language run: " in said
+        assert "is not a run directory: " in said
         assert reason in said
         assert "Errno" not in said
 

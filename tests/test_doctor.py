@@ -15,7 +15,7 @@ from hyla.cli import main
 from hyla.doctor import checks, installation
 from hyla.doctor.checks import run_checks
 from hyla.doctor.kernels import CASES, kernel_findings
-from hyla.training.run_directory import read_branch_scales
+from hyla.training.run.reading import read_branch_scales
 from tiny_text import tiny_corpus
 
 CPU = torch.device("cpu")

@@ -1,6 +1,7 @@
 """Files that are there whole or not at all."""
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -56,3 +57,9 @@ def read_regular(path: Path, *, at_most: int | None = None) -> bytes:
     """Return what a file holds that `open_regular` opens."""
     with open_regular(path, at_most=at_most) as file:
         return file.read()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -25,8 +25,7 @@ def untrained_model(task_name: str = "sraven", **changes):
 
 def finished_run(name: str, task: str = "fuzzy") -> None:
     """Train a run at smoke scale and leave it under `runs/` by that name."""
-    from hyla.training import config_from_tree, load_preset, train
-    from hyla.training.loop import run_path
+    from hyla.training import config_from_tree, load_preset, run_path, train
 
     config = config_from_tree(load_preset(task, "smoke"))
     train(config, root="elsewhere", device="cpu")

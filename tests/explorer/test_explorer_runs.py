@@ -17,8 +17,7 @@ from hyla.explorer.runs import RunStore
 from hyla.nn import Transformer
 from hyla.results.runs import load_model
 from hyla.training import Member, train
-from hyla.training.checkpoint import CheckpointError
-from hyla.training.run_directory import RunDirectoryError
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
 from tiny_runs import run_path
 
 MOST_SHIPPED_BYTES = 2_000_000

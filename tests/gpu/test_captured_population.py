@@ -9,7 +9,7 @@ import torch
 
 from hyla.training import Interrupted, config_from_tree, load_preset, merge, train
 from hyla.training.population import Population
-from hyla.training.stop import StopRequest
+from hyla.training.run.stop import StopRequest
 
 pytestmark = pytest.mark.gpu
 
@@ -139,7 +139,7 @@ def free_memory() -> None:
 def test_too_little_memory_splits_the_population(tmp_path, capsys, monkeypatch):
     # Each size of population would be compiled anew: minutes, and nothing about memory.
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    monkeypatch.setattr("hyla.training.loop.Population", Recorded)
+    monkeypatch.setattr("hyla.training.population.training.Population", Recorded)
     monkeypatch.setattr(Recorded, "attempts", [])
     settings = {
         "model": {"attention": "softmax"},

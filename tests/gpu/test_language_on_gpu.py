@@ -11,9 +11,9 @@ from hyla.nn.decoders import decoder_config
 from hyla.tasks.language.corpus import Tokens
 from hyla.training.language.config import Execution, LanguageConfig, LanguageEvaluation
 from hyla.training.language.loss import cross_entropies, mean_cross_entropy
-from hyla.training.language.ranks import Ranks
 from hyla.training.language.steps import Steps
 from hyla.training.population import Member
+from hyla.training.run.ranks import Ranks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,7 +50,7 @@ def losses(made: Steps, count: int = 3) -> list[float]:
     found = []
     for _ in range(count):
         made.take()
-        found.append(made.mean_loss())
+        found.extend(made.mean_losses())
     return found
 
 

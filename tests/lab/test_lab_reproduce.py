@@ -27,8 +27,8 @@ from hyla.results.runs import Row
 from hyla.results.selection import Estimate
 from hyla.results.setting import Setting
 from hyla.results.tables import Tables
-from hyla.training.loop import run_name
-from hyla.training.run_directory import RunDirectory
+from hyla.training.run.directory import RunDirectory
+from hyla.training.run.loop import run_name
 
 _LITTLE = ("--scale", "smoke", "--seeds", "1", "--no-search", "--shorten", "10")
 # Of Figure 2C two populations, of one model each; and half of it.

@@ -16,14 +16,14 @@ from hyla.results.tables import Cell, Tables, cells_of, stored_settings
 from hyla.training import (
     Interrupted,
     TrainConfig,
-    checkpoint,
     config_from_tree,
     load_preset,
     merge,
+    run_path,
     train,
 )
 from hyla.training.identity import computed, fingerprint, method_key
-from hyla.training.loop import run_path
+from hyla.training.run.checkpoints.file import FileCheckpoints
 
 SMOKE = Setting(scale="smoke")
 
@@ -129,7 +129,7 @@ def test_compacting_leaves_the_models(tmp_path: Path):
     path = run_path(config, tmp_path)
 
     def tensors():
-        found = checkpoint.load_latest(path, fingerprint(read_run(path).config), pytest.fail)
+        found = FileCheckpoints(path, fingerprint(read_run(path).config), say=pytest.fail).latest()
         assert found is not None
         return found.tensors
 

@@ -11,9 +11,8 @@ from hyla.latents import TABLES, record_codes
 from hyla.results.origins import read_with_origins
 from hyla.results.runs import load_model
 from hyla.training import Member, Population, config_from_tree, load_preset, merge, train
-from hyla.training.checkpoint import CheckpointError
 from hyla.training.language import language_run_path, load_language_model, train_language
-from hyla.training.run_directory import RunDirectoryError
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
 from tiny_runs import run_path, tiny_config
 from tiny_text import tiny_corpus, tiny_language_config
 

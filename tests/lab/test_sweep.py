@@ -16,8 +16,8 @@ from hyla.results.runs import curve_rows, final_rows, read_runs
 from hyla.results.selection import best_setting, estimate, setting_of
 from hyla.results.sweep_table import write_table
 from hyla.training import Interrupted, train
-from hyla.training.loop import run_name
-from hyla.training.run_directory import RunDirectory
+from hyla.training.run.directory import RunDirectory
+from hyla.training.run.loop import run_name
 
 _TREE: dict[str, Any] = {
     "task": "fuzzy",

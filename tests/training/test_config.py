@@ -17,7 +17,7 @@ from hyla.training import (
     load_preset,
     merge,
 )
-from hyla.training.run_directory import fingerprint
+from hyla.training.identity import fingerprint
 from tiny_runs import tiny_config
 
 

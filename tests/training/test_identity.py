@@ -10,9 +10,8 @@ import pytest
 from hyla.results.csv_table import read_csv
 from hyla.results.origins import read_with_origins, write_with_origins
 from hyla.results.runs import Row
-from hyla.training import TrainConfig, config_from_tree, load_preset, merge
+from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
 from hyla.training.identity import method_key, shape_key, task_key
-from hyla.training.loop import run_path
 
 RESULTS = Path(__file__).parents[2] / "results" / "lab"
 _MEMBER = ("learning_rate", "seed", "warmup_steps", "weight_decay")

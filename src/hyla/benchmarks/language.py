@@ -24,12 +24,12 @@ from hyla._environment import environment
 from hyla.benchmarks.plain_gpt import PlainGPT, PlainLoop
 from hyla.nn.decoders import DECODERS, decoder_config
 from hyla.tasks.language.corpus import Tokens
+from hyla.training.devices import resolve_device
 from hyla.training.language.config import Execution, LanguageConfig, LanguageEvaluation
-from hyla.training.language.ranks import Ranks
 from hyla.training.language.steps import Steps
 from hyla.training.language.throughput import peak_flops, utilisation
-from hyla.training.loop import resolve_device
 from hyla.training.population import Member
+from hyla.training.run.ranks import Ranks
 
 PLAIN = "plain PyTorch"
 ATTENTIONS = ("softmax", "linear", "hyla")
@@ -180,7 +180,8 @@ def _check_compiled(
     eager = Steps(_config(name, setting), Tokens([tokens]), execution, Ranks(device))
     eager.take()
     loop.take()
-    return _compared(name, loop.mean_loss(), eager.mean_loss(), TOLERANCE[setting.precision])
+    (found,), (expected,) = loop.mean_losses(), eager.mean_losses()
+    return _compared(name, found, expected, TOLERANCE[setting.precision])
 
 
 def _compared(name: str, found: float, expected: float, tolerance: float) -> float:

@@ -12,7 +12,7 @@ from hyla.benchmarks import attention, explorer, language, outputs, samplers, so
 from hyla.commands.exits import usage_errors, write_errors
 from hyla.commands.options import check_writable
 from hyla.commands.output import console, table
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 _BENCHMARKS = {
     "train": training.measure,

@@ -10,7 +10,7 @@ from hyla.commands.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.options import check_writable
 from hyla.commands.output import console, score, table
 from hyla.lab.demo import check_figures, run_demo, verdict, write_results
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 
 @continued_after_ctrl_c()

@@ -19,9 +19,9 @@ from hyla.nn.scales import MOST_TIMES_THE_STREAM
 from hyla.tasks.language import Corpus, TrainingOrder, Windows
 from hyla.tasks.language.tokenizer import VOCAB_SIZE
 from hyla.training import config_from_tree, load_preset, merge
-from hyla.training.branches import INSTANCES, warning
+from hyla.training.devices import resolve_device
 from hyla.training.language import language_config_from_tree, load_language_preset
-from hyla.training.loop import resolve_device
+from hyla.training.run.branches import INSTANCES, warning
 
 # What the paper compares, and what is recommended.
 _ATTENTIONS = ("softmax", "linear", "hyla", RECOMMENDED)

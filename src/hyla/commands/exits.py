@@ -8,9 +8,8 @@ from hyla._errors import BusyError, LauncherError, UnfinishedError
 from hyla._plugins import PluginError
 from hyla.results.origins import MissingOriginError
 from hyla.training import Interrupted
-from hyla.training.checkpoint import CheckpointError
-from hyla.training.cohort import ModelTooLargeError
-from hyla.training.run_directory import RunDirectoryError
+from hyla.training.devices import ModelTooLargeError
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
 
 FAILURE = 1
 USAGE = 2

@@ -10,7 +10,7 @@ from rich.table import Table
 from hyla.commands.output import console, table
 from hyla.lab.plan.pipeline import Watch
 from hyla.lab.plan.slurm import SlurmJobs
-from hyla.training.checkpoint import newest_step
+from hyla.training.run.checkpoints.base import newest_step
 
 
 class LabScreen(Watch):

@@ -21,7 +21,7 @@ from hyla.latents.analysis import TABLES
 from hyla.latents.observe import UnsupportedModelError
 from hyla.results.runs import Row
 from hyla.results.subjects import Subject
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 _HUGGING_FACE = "hf:"
 _RUNS = Group("Trained runs", sort_key=1)

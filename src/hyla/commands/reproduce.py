@@ -20,7 +20,7 @@ from hyla.lab.plan.shares import Share
 from hyla.lab.plan.slurm import SlurmOptions
 from hyla.lab.registry import load_all
 from hyla.results.tables import stored_settings
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 _EFFORT = Group("How much of it", sort_key=1)
 _RUN = Group("Where and how it runs", sort_key=2)

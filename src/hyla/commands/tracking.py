@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from hyla.commands.exits import UsageError
-from hyla.training.sinks import MetricSink, TensorBoardSink, WandbSink
+from hyla.training.run.checkpoints.base import newest_step
+from hyla.training.run.sinks import MetricSink, TensorBoardSink, WandbSink
 
 
 def open_sinks(
@@ -15,13 +16,13 @@ def open_sinks(
     *,
     tensorboard: bool,
     wandb_project: str | None,
-    checkpoint_step: int | None,
 ) -> list[MetricSink]:
-    """Open the sinks of the run in the directory `path`, which continues from `checkpoint_step`."""
+    """Open the sinks of the run in the directory `path`, which continues from its checkpoint."""
     sinks: list[MetricSink] = []
     try:
         if tensorboard:
-            first_step = 0 if checkpoint_step is None else checkpoint_step + 1
+            step = newest_step(path)
+            first_step = 0 if step is None else step + 1
             sinks.append(TensorBoardSink(path / "tensorboard", names, first_step=first_step))
         if wandb_project is not None:
             sinks.append(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,11 +27,10 @@ from hyla.commands.options import (
 from hyla.commands.output import HEADINGS, console, score, table
 from hyla.commands.tracking import open_sinks
 from hyla.results.selection import validation_metric
-from hyla.training import TrainConfig, config_from_tree, load_preset, merge
+from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
 from hyla.training import train as train_population
-from hyla.training.checkpoint import newest_step
 from hyla.training.config import read_settings
-from hyla.training.loop import resolve_device, run_path
+from hyla.training.devices import resolve_device
 
 _POPULATION = Group("Population: every combination of these is one model", sort_key=1)
 _TRAINING = Group("Training", sort_key=2)
@@ -190,14 +190,7 @@ def train_task(
         root=root,
         device=device,
         max_seconds=math.inf if max_seconds is None else max_seconds,
-        sinks=lambda path, names: open_sinks(
-            settings.to_tree(),
-            path,
-            names,
-            tensorboard=tensorboard,
-            wandb_project=wandb,
-            checkpoint_step=newest_step(path),
-        ),
+        sinks=partial(open_sinks, settings.to_tree(), tensorboard=tensorboard, wandb_project=wandb),
     )
     _show(settings, summary, run_path(settings, root))
 

@@ -1,7 +1,7 @@
 """`hyla train language`: a language model on a prepared corpus, alone or under torchrun."""
 
 import math
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,11 +35,9 @@ from hyla.training.language import (
 from hyla.training.language import (
     train_language as train_model,
 )
-from hyla.training.language.checkpoints import newest_step
 from hyla.training.language.config import DERIVED_FROM_CORPUS
-from hyla.training.language.loop import check_execution
-from hyla.training.language.ranks import Ranks
-from hyla.training.sinks import MetricSink
+from hyla.training.language.training import check_execution
+from hyla.training.run.ranks import Ranks
 
 if TYPE_CHECKING:  # a class made at run time is no type to a type checker
     ModelOptions = object
@@ -187,16 +185,6 @@ def train_language(
         check_max_seconds(max_seconds)
         check_writable(root=root)
 
-    def sinks(path: Path, names: Sequence[str]) -> list[MetricSink]:
-        return open_sinks(
-            settings.to_tree(),
-            path,
-            names,
-            tensorboard=tensorboard,
-            wandb_project=wandb,
-            checkpoint_step=newest_step(path),
-        )
-
     summary = train_model(
         settings,
         corpus,
@@ -204,7 +192,7 @@ def train_language(
         device=device,
         max_seconds=math.inf if max_seconds is None else max_seconds,
         execution=execution,
-        sinks=sinks,
+        sinks=partial(open_sinks, settings.to_tree(), tensorboard=tensorboard, wandb_project=wandb),
     )
     if ranks.first:
         _show(settings, summary, language_run_path(settings, root))

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hyla.explorer import schemas
-from hyla.training.run_directory import RunDirectoryError, iterate_metrics
+from hyla.training.run.errors import RunDirectoryError
+from hyla.training.run.reading import iterate_metrics
 
 MOST_POINTS = 2000
 # A log of 1,000 models that were trained for long; more would keep everybody waiting.

@@ -21,9 +21,8 @@ from hyla.results.runs import flat_settings, load_model, read_run
 from hyla.results.subjects import Subject
 from hyla.tasks import FuzzyLogic, Sraven
 from hyla.training import TrainConfig
-from hyla.training.checkpoint import CheckpointError
 from hyla.training.identity import shape_key
-from hyla.training.run_directory import RunDirectoryError
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
 
 _NAMES = {"hyla": "HYLA", "softmax": "Softmax", "linear": "Linear"}
 

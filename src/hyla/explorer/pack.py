@@ -17,8 +17,7 @@ from hyla.explorer.packed import Description, shipped_folder, write_packed
 from hyla.nn import Transformer
 from hyla.results.runs import StoredRun, load_model, read_run, read_runs
 from hyla.tasks import Batch, Task
-from hyla.training.checkpoint import CheckpointError
-from hyla.training.run_directory import RunDirectoryError
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
 
 INSTANCES = 4096
 """Instances of each split that both precisions are compared on."""

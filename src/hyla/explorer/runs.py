@@ -14,7 +14,8 @@ from hyla.explorer.curves import mean_of, series_of
 from hyla.explorer.memo import Memo
 from hyla.explorer.refusals import NotThereError, RefusedError
 from hyla.results.runs import StoredRun, origin_of, read_run
-from hyla.training.run_directory import RunDirectoryError, newest_metrics
+from hyla.training.run.errors import RunDirectoryError
+from hyla.training.run.reading import newest_metrics
 
 _READ = ("config.json", "finished.json", "provenance.json", "metrics.jsonl")
 # Of a run that is not finished, the newest metrics stand at the end of its log.

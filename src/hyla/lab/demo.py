@@ -15,9 +15,8 @@ import torch
 
 from hyla._errors import install_command
 from hyla.figures.drawing import METHOD_COLOURS, PALETTE, Bars, Figure, Lines, Series
-from hyla.training import config_from_tree, load_preset, merge, train
-from hyla.training.loop import run_path
-from hyla.training.run_directory import read_metrics
+from hyla.training import config_from_tree, load_preset, merge, run_path, train
+from hyla.training.run.reading import read_metrics
 
 SCALE = "laptop"
 METHODS = ("hyla", "softmax", "linear")

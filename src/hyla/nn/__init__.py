@@ -6,7 +6,8 @@ from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla.nn.multi_head_attention import MultiHeadAttention
 from hyla.nn.positions import T5RelativeBias, rotary
 from hyla.nn.scales import BranchScales, branch_scales
-from hyla.nn.transformer import Transformer, TransformerConfig, TransformerDetails
+from hyla.nn.transformer import Transformer, TransformerDetails
+from hyla.nn.transformer_config import TransformerConfig
 
 __all__ = [
     "BranchScales",

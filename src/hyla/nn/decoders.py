@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from hyla._errors import nearest
 from hyla.attention import RECOMMENDED, resolve_spec
-from hyla.nn.transformer import Transformer, TransformerConfig
+from hyla.nn.transformer import Transformer
+from hyla.nn.transformer_config import TransformerConfig
 
 # Rotary positions and tied embeddings throughout. `paper` is Table A3, where 64 is a head's size.
 DECODERS: Mapping[str, Mapping[str, int]] = {

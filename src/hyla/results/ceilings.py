@@ -4,7 +4,7 @@ import math
 
 from hyla.results.runs import Row
 from hyla.training import TrainConfig
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 
 def ceiling_rows(config: TrainConfig, *, device: str = "auto") -> list[Row]:

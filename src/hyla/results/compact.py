@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hyla.results.runs import read_run
-from hyla.training import checkpoint
+from hyla.training.run.checkpoints.file import FileCheckpoints
 
 _OPTIMISER = ("first_moment/", "second_moment/")
 
@@ -17,11 +17,14 @@ def compact(path: Path) -> None:
     run = read_run(path)
     if run.summary is None:
         return
-    found = checkpoint.load_latest(path, run.fingerprint, warn=lambda message: None)
-    if found is None or not any(name.startswith(_OPTIMISER) for name in found.tensors):
+    checkpoints = FileCheckpoints(path, run.fingerprint)
+    found = checkpoints.latest()
+    if found is None or found.tensors is None:
+        return
+    if not any(name.startswith(_OPTIMISER) for name in found.tensors):
         return
     models = {name: t for name, t in found.tensors.items() if not name.startswith(_OPTIMISER)}
-    kept = checkpoint.save(path, found.step, models, found.meta, fingerprint=run.fingerprint)
+    kept = checkpoints.save(found.step, models, found.meta)
     for other in path.glob("checkpoint-*.safetensors"):
         if other != kept:
             other.unlink()

@@ -12,16 +12,12 @@ from typing import Any
 import torch
 
 from hyla.nn import Transformer
-from hyla.training import TrainConfig, config_from_tree
-from hyla.training.checkpoint import CheckpointError, load_latest, newest_step
+from hyla.training import TrainConfig, config_from_tree, load_run
 from hyla.training.identity import fingerprint, method_key
-from hyla.training.run_directory import (
-    RunDirectoryError,
-    read_finished,
-    read_json,
-    read_metrics,
-    read_provenance,
-)
+from hyla.training.loading import task_of
+from hyla.training.run.checkpoints.base import newest_step
+from hyla.training.run.errors import RunDirectoryError
+from hyla.training.run.reading import read_finished, read_json, read_metrics, read_provenance
 
 Row = dict[str, Any]
 
@@ -90,34 +86,11 @@ def load_model(
         RunDirectoryError: there is no run, or it has settings that are not known here.
         CheckpointError: it has no such member, or no usable checkpoint yet.
     """
-    run = read_run(path)
-    if not run.config:
-        reason = "it holds no config.json" if run.path.exists() else "it does not exist"
-        raise RunDirectoryError(f"{path} is not a run directory: {reason}")
-    if run.config.get("task_name") == "language":
+    if task_of(path) == "language":
         raise RunDirectoryError(f"{path} is a language model: `hyla generate` reads those")
-    try:
-        config = config_from_tree(run.config)
-    except ValueError as error:
-        raise RunDirectoryError(f"{path} cannot be loaded: {error}") from error
-    if not 0 <= member < len(config.members):
-        raise CheckpointError(
-            f"{path} has {len(config.members)} models, counted from 0: there is no member {member}"
-        )
-    complaints: list[str] = []
-    checkpoint = load_latest(run.path, run.fingerprint, complaints.append)
-    if checkpoint is None:
-        reasons = complaints or ["train it with the command that began it"]
-        raise CheckpointError(f"{path} has no checkpoint to load: {' '.join(reasons)}")
-    kind = "parameters/"
-    weights = {
-        name.removeprefix(kind): tensor[member]
-        for name, tensor in checkpoint.tensors.items()
-        if name.startswith(kind)
-    }
-    model = Transformer(config.model)
-    model.load_state_dict(weights)
-    return model.to(device).eval(), config
+    run = load_run(path)
+    assert isinstance(run.config, TrainConfig)
+    return run.model(member, device=device), run.config
 
 
 def untrained_like(model: Transformer, seed: int) -> Transformer:

@@ -5,18 +5,22 @@ instances, needs no training for that. The scores join those in the run's ``fini
 """
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from hyla.results.runs import StoredRun, read_run, scored_instances
-from hyla.training import Evaluation, Interrupted, Member, Population, checkpoint, config_from_tree
-from hyla.training.cohort import Cohort
-from hyla.training.loop import resolve_device
-from hyla.training.population import EVALUATION_BATCH
-from hyla.training.run_directory import RunDirectory, add_provenance, directory_of
-from hyla.training.stop import Stopped, StopRequest
+from hyla.training import Evaluation, Interrupted, Population, config_from_tree
+from hyla.training.devices import resolve_device
+from hyla.training.population.cohort import Cohort
+from hyla.training.population.population import EVALUATION_BATCH
+from hyla.training.population.training import build_cohort
+from hyla.training.run.checkpoints.file import FileCheckpoints
+from hyla.training.run.directory import RunDirectory, add_provenance
+from hyla.training.run.errors import CheckpointError
+from hyla.training.run.reading import directory_of
+from hyla.training.run.stop import Stopped, StopRequest
 
 
 def unscored_splits(run: StoredRun, asked: Evaluation) -> list[str]:
@@ -47,15 +51,9 @@ def score_rest(
         splits = unscored_splits(stored, asked)
         assert stored.summary is not None
         with StopRequest(max_seconds=max_seconds) as stop:
-            cohort = _trained(stored, splits, asked.final_instances, where)
+            cohort = _trained(stored, replace(asked, splits=tuple(splits)), where)
             try:
-                scores = {
-                    f"{split}/{name}": values
-                    for split in splits
-                    for name, values in cohort.evaluate(
-                        split, asked.final_instances, before_batch=stop.check
-                    ).items()
-                }
+                scores = cohort.evaluate(final=True, before_batch=stop.check)
             except Stopped:
                 raise Interrupted(
                     f"stopped while scoring {path.name} ({stop.reason}); the same command scores "
@@ -79,32 +77,19 @@ def _place(run: StoredRun) -> Path:
     return directory_of(run.path.parent, _name(run), run.config)
 
 
-def _trained(run: StoredRun, splits: Sequence[str], instances: int, device: torch.device) -> Cohort:
+def _trained(run: StoredRun, asked: Evaluation, device: torch.device) -> Cohort:
     """Return the models of a run as they were at its end; without what training would need."""
     config = config_from_tree(run.config)
-    task = config.build_task()
-    found = checkpoint.load_latest(run.path, run.fingerprint, warn=lambda message: None)
-    if found is None:
-        raise checkpoint.CheckpointError(f"{run.path} has no checkpoint whose models can be scored")
+    found = FileCheckpoints(run.path, run.fingerprint).latest()
+    if found is None or found.tensors is None:
+        raise CheckpointError(f"{run.path} has no checkpoint whose models can be scored")
 
-    def build(members: Sequence[Member], beside: Population | None) -> Population:
-        if device.type == "cuda":
-            torch.compiler.reset()  # its limit of recompilations counts across populations
-        population = Population(
-            task,
-            config.model,
-            members,
-            total_steps=config.steps,
-            batch_size=config.batch_size,
-            device=device,
-            precision=config.precision,
-            beside=beside,
-        )
+    def prepare(population: Population) -> None:
         if device.type == "cuda":  # where not all fit, that shows here
-            for split in splits:
-                population.evaluate(split, min(instances, EVALUATION_BATCH))
-        return population
+            for split in asked.splits:
+                population.evaluate(split, min(asked.final_instances, EVALUATION_BATCH))
 
-    cohort = Cohort(config.members, build, print)
-    cohort.load_state(cohort.state() | found.tensors)  # a compacted run has no optimiser state
+    cohort = build_cohort(config, asked, device, prepare, print)
+    # A compacted run has no optimiser state.
+    cohort.resume(found.step, cohort.tensors() | dict(found.tensors), found.meta)
     return cohort

@@ -8,8 +8,12 @@ from hyla.training.config import (
     load_preset,
     merge,
 )
-from hyla.training.loop import Interrupted, train
-from hyla.training.population import Member, Population
+from hyla.training.loading import TrainedRun, load_run
+from hyla.training.member import Member
+from hyla.training.population.population import Population
+from hyla.training.population.training import train
+from hyla.training.run.loop import run_path
+from hyla.training.run.stop import Interrupted
 
 __all__ = [
     "SCALES",
@@ -18,8 +22,11 @@ __all__ = [
     "Member",
     "Population",
     "TrainConfig",
+    "TrainedRun",
     "config_from_tree",
     "load_preset",
+    "load_run",
     "merge",
+    "run_path",
     "train",
 ]

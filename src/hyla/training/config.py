@@ -21,7 +21,7 @@ import yaml
 from hyla._errors import nearest
 from hyla.nn import TransformerConfig
 from hyla.tasks import Task, task_class
-from hyla.training.population import Member
+from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
 SCALES = ("smoke", "laptop", "paper")

@@ -10,7 +10,7 @@ from hyla.commands.output import console, progress_bar, table
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.tasks.sraven import Sraven
 from hyla.tasks.sraven.solver.audit import audit as measure
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 
 def audit(

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from hyla.commands.exits import UsageError, usage_errors, write_errors
 from hyla.commands.output import console, progress_bar
 from hyla.commands.sraven.task import TaskSettings, task_config
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 
 def export(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hyla.lab.latents import INSTANCES, analyse_subjects, load_subjects
 from hyla.latents.analysis import TABLES
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

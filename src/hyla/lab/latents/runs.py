@@ -19,7 +19,7 @@ from hyla.results.csv_table import rows_of_frame
 from hyla.results.origins import measured_with, put_rows, read_with_origins
 from hyla.results.runs import ORIGIN, Row, flat_settings, origin_of, read_run
 from hyla.results.subjects import Subject
-from hyla.training.run_directory import RunDirectoryError
+from hyla.training.run.errors import RunDirectoryError
 
 INSTANCES = 2048
 ANALYSES = "analyses.csv"

@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla._environment import environment
+from hyla._environment import environment, git_commit
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import Measuring, NotAvailableError
 from hyla.lab.methods import results_of
 from hyla.results.ceilings import ceiling_rows
 from hyla.results.runs import Row
 from hyla.results.tables import Tables
+from hyla.training.devices import resolve_device
 from hyla.training.identity import task_key
-from hyla.training.loop import resolve_device
-from hyla.training.run_directory import git_commit
 
 
 def collect_ceilings(experiments: Sequence[Experiment], tables: Tables, device: str) -> None:

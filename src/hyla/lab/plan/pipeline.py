@@ -18,7 +18,7 @@ from hyla.lab.plan.workers import Trained, train_shares
 from hyla.results.runs import Row
 from hyla.results.selection import best_setting, setting_of
 from hyla.training import Interrupted
-from hyla.training.loop import resolve_device
+from hyla.training.devices import resolve_device
 
 
 class Watch:

@@ -8,9 +8,8 @@ from pathlib import Path
 from hyla.lab.methods import Method
 from hyla.results.runs import Row, StoredRun, final_rows, read_run, read_runs
 from hyla.results.scoring import can_be_scored, unscored_splits
-from hyla.training import Member, TrainConfig, config_from_tree
+from hyla.training import Member, TrainConfig, config_from_tree, run_path
 from hyla.training.identity import method_key
-from hyla.training.loop import run_path
 
 
 @dataclass(frozen=True, kw_only=True)

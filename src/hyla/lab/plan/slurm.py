@@ -18,7 +18,8 @@ from hyla._files import write_atomically
 from hyla.lab.plan.shares import Share
 from hyla.lab.plan.workers import complete
 from hyla.training import Interrupted
-from hyla.training.run_directory import RunDirectoryError, read_json
+from hyla.training.run.errors import RunDirectoryError
+from hyla.training.run.reading import read_json
 
 if TYPE_CHECKING:
     import submitit

@@ -20,9 +20,10 @@ from hyla.lab.plan.shares import Share
 from hyla.results.compact import compact
 from hyla.results.scoring import score_rest
 from hyla.training import Interrupted, train
-from hyla.training.checkpoint import newest_step
-from hyla.training.run_directory import RunBusyError, read_finished
-from hyla.training.stop import StopRequest
+from hyla.training.run.checkpoints.base import newest_step
+from hyla.training.run.errors import RunBusyError
+from hyla.training.run.reading import read_finished
+from hyla.training.run.stop import StopRequest
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_LINES = 30.0

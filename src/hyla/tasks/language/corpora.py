@@ -4,7 +4,6 @@ A source numbers its documents, so that reading can begin again where it was lef
 """
 
 import gzip
-import hashlib
 import io
 import json
 import lzma
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 from hyla._errors import install_command, nearest
+from hyla._files import sha256_of
 
 _COMPRESSIONS = (".gz", ".xz")
 _TEXT = (".txt",)
@@ -271,12 +271,6 @@ def text_of(record: Any, field: str) -> str:
     if not isinstance(record[field], str):
         raise CorpusError(f"the field {field!r} is not text, but {record[field]!r:.60}")
     return record[field] if not record[field].isspace() else ""
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hash of a file's content, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _format_of(path: Path) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hyla._errors import nearest
-from hyla.tasks.language.corpora import CorpusError, sha256_of
+from hyla._files import sha256_of
+from hyla.tasks.language.corpora import CorpusError
 from hyla.tasks.language.shards import (
     FORMAT,
     JOURNAL,

@@ -7,8 +7,8 @@ from hyla.training.language.config import (
     language_config_from_tree,
     load_language_preset,
 )
-from hyla.training.language.loading import load_language_model
-from hyla.training.language.loop import language_run_path, train_language
+from hyla.training.language.training import language_run_path, train_language
+from hyla.training.loading import load_language_model
 
 __all__ = [
     "Execution",

@@ -14,18 +14,17 @@ import yaml
 
 from hyla.tasks.language import Corpus
 from hyla.training import Interrupted, merge
-from hyla.training.checkpoint import CheckpointError
-from hyla.training.cohort import ModelTooLargeError
 from hyla.training.config import SCALES
+from hyla.training.devices import ModelTooLargeError
 from hyla.training.language.config import (
     STRATEGIES,
     Execution,
     language_config_from_tree,
     load_language_preset,
 )
-from hyla.training.language.loop import check_execution, language_run_path, train_language
-from hyla.training.language.ranks import Ranks
-from hyla.training.run_directory import RunDirectoryError
+from hyla.training.language.training import check_execution, language_run_path, train_language
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
+from hyla.training.run.ranks import Ranks
 
 _TRY_AGAIN = 75  # EX_TEMPFAIL: stopped with a checkpoint, and the same command continues
 

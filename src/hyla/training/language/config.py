@@ -14,7 +14,7 @@ from hyla.nn import TransformerConfig
 from hyla.nn.decoders import decoder_config
 from hyla.tasks.language import Corpus, CorpusError, Windows
 from hyla.training.config import SCALES, build_settings, read_preset, settings_by_name
-from hyla.training.population import Member
+from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
 DERIVED_FROM_CORPUS = ("input_dim", "output_dim")
@@ -68,6 +68,11 @@ class LanguageConfig:
             raise ValueError("model.attention_dropout must be 0: language models train without it")
         if model.feed_forward == "moe":
             raise ValueError("model.feed_forward 'moe' is not trained here: use 'gelu' or 'swiglu'")
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The one model, as a run of several has them."""
+        return (self.member,)
 
     @property
     def tokens_per_step(self) -> int:
@@ -146,21 +151,17 @@ def language_config_from_tree(tree: Mapping[str, Any], corpus: Corpus) -> Langua
     length = model.pop("sequence_length")
     shape = decoder_config(size, vocab_size=corpus.vocab_size, sequence_length=length)
     changed = dataclasses.asdict(shape) | _follow_embedding(model)
-    config = build_settings(
-        LanguageConfig,
-        tree
-        | {
-            "corpus": corpus.fingerprint,
-            "model": build_settings(TransformerConfig, changed, "model"),
-            "member": build_settings(Member, tree.get("member", {}), "member"),
-            "evaluation": build_settings(
-                LanguageEvaluation, tree.get("evaluation", {}), "evaluation"
-            ),
-        },
-        "",
-    )
+    config = _built(tree | {"corpus": corpus.fingerprint}, changed)
     check_corpus(config, corpus)
     return config
+
+
+def language_config_of_run(tree: Mapping[str, Any], vocab_size: int) -> LanguageConfig:
+    """Return the config whose `to_tree` a run directory holds, given its tokenizer's size."""
+    tree = {name: value for name, value in tree.items() if name != "task_name"}
+    derived = dict.fromkeys(DERIVED_FROM_CORPUS, vocab_size)
+    model = settings_by_name(tree.pop("model", {}), "model") | derived
+    return _built(tree, model)
 
 
 def check_corpus(config: LanguageConfig, corpus: Corpus) -> None:
@@ -177,6 +178,15 @@ def check_corpus(config: LanguageConfig, corpus: Corpus) -> None:
         )
     for split in ("train", "validation"):
         Windows(corpus.tokens(split), config.model.sequence_length)  # raises if there is none
+
+
+def _built(tree: dict[str, Any], model: dict[str, Any]) -> LanguageConfig:
+    parts = {
+        "model": build_settings(TransformerConfig, model, "model"),
+        "member": build_settings(Member, tree.get("member", {}), "member"),
+        "evaluation": build_settings(LanguageEvaluation, tree.get("evaluation", {}), "evaluation"),
+    }
+    return build_settings(LanguageConfig, tree | parts, "")
 
 
 def _follow_embedding(model: dict[str, Any]) -> dict[str, Any]:

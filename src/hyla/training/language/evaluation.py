@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from hyla.tasks.language import Corpus, Windows
-from hyla.training.language.ranks import Ranks
+from hyla.training.run.ranks import Ranks
 
 
 class Validation:

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hyla.nn import Transformer, TransformerConfig
 from hyla.training.language.config import Execution
 from hyla.training.language.loss import cross_entropies, mean_cross_entropy
-from hyla.training.language.ranks import Ranks
+from hyla.training.run.ranks import Ranks
 
 
 class LanguageModel(nn.Module):

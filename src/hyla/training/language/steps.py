@@ -1,30 +1,47 @@
-"""The optimisation steps of a run: a model, its optimiser, and the order of its data."""
+"""The optimisation steps of a language model: it, its optimiser, and the order of its data."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hyla.nn import BranchScales
+from hyla.nn.decoders import count_parameters
 from hyla.nn.scales import by_block, recorded_scales, scales_by_block
 from hyla.tasks.language import TrainingOrder, Windows
 from hyla.tasks.language.corpus import Tokens
 from hyla.training.language.config import Execution, LanguageConfig
+from hyla.training.language.evaluation import Validation
 from hyla.training.language.model import ParallelModel
-from hyla.training.language.ranks import Ranks
+from hyla.training.language.throughput import peak_flops, utilisation
 from hyla.training.optimizer import BETAS, EPS, decay_mask, scheduled_rate
 from hyla.training.precision import autocast
+from hyla.training.run.ranks import Ranks
+from hyla.training.run.trainee import Trainee
 
 
-class Steps:
+class Steps(Trainee):
     """Takes the steps of a run, each of which is a function of the state and its number."""
 
-    def __init__(self, config: LanguageConfig, tokens: Tokens, execution: Execution, ranks: Ranks):
+    headline = "validation/loss"
+
+    def __init__(
+        self,
+        config: LanguageConfig,
+        tokens: Tokens,
+        execution: Execution,
+        ranks: Ranks,
+        *,
+        validation: Validation | None = None,
+        say: Callable[[str], None] = lambda message: None,
+    ):
+        """Train on `tokens`; only `evaluate` needs a `validation`."""
         self.config = config
         self.ranks = ranks
-        self.number = 0
-        """Steps taken so far."""
+        self._validation, self._say = validation, say
+        self._number = 0
         self.model = ParallelModel(config.model, config.member.seed, execution, ranks)
         share = config.batch_size // ranks.size
         self._accumulation = execution.accumulation(share)
@@ -38,14 +55,20 @@ class Steps:
         self._optimizer = _optimizer(self.model.parameters, config.member.weight_decay)
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
         self._losses_summed = 0
+        self._diverged_at = torch.tensor(-1, device=ranks.device)
+        self._size = count_parameters(self.model.transformer)
+        say(f"{config.model.attention}: {self._size}")
 
     @property
-    def compiled(self) -> bool:
-        """Whether `prepare` is worth calling."""
-        return self.model.compiled
+    def step(self) -> int:
+        """Steps taken so far."""
+        return self._number
 
     def prepare(self) -> None:
         """Compile and take all memory before the first step. Changes no numbers."""
+        if not self.model.compiled:
+            return
+        self._say("compiling")
         tokens = self._batch()[: self.micro_batch]
         with self.model.accumulating(last=True):
             with autocast(self.config.precision, self.ranks.device):
@@ -53,6 +76,11 @@ class Steps:
             loss.backward()
         self._optimizer.zero_grad(set_to_none=True)
         self.losses(tokens)
+
+    def train(self, steps: int) -> None:
+        """Take `steps` steps."""
+        for _ in range(steps):
+            self.take()
 
     def take(self) -> None:
         """Take the next step; on a GPU, without waiting for it."""
@@ -64,10 +92,13 @@ class Steps:
                     loss = self.model(tokens) / len(parts)
                 loss.backward()
             self._loss_sum += loss.detach()
+        # On the device, as nothing here waits for it.
+        diverged = ~self._loss_sum.isfinite() & (self._diverged_at < 0)
+        self._diverged_at.masked_fill_(diverged, self._number)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._losses_summed += 1
-        self.number += 1
+        self._number += 1
 
     @torch.no_grad()
     def losses(self, tokens: Tensor) -> Tensor:
@@ -75,30 +106,75 @@ class Steps:
         with autocast(self.config.precision, self.ranks.device):
             return self.model(tokens)
 
-    def branch_scales(self, sequences: int) -> list[BranchScales]:
-        """Return the scales in each block on some of this rank's next batch; all ranks take part.
+    def evaluate(self, *, final: bool, before_batch: Callable[[], None]) -> dict[str, list[float]]:
+        """Return how well the validation text is predicted."""
+        assert self._validation is not None
+        settings = self.config.evaluation
+        found = self._validation.metrics(
+            self.losses,
+            settings.final_sequences if final else settings.sequences,
+            batch_size=self.micro_batch,
+            before_batch=before_batch,
+        )
+        return {f"validation/{name}": [value] for name, value in found.items()}
+
+    def branch_scales(self, instances: int) -> list[list[BranchScales]]:
+        """Return the scales in each block on some of this rank's next batch.
 
         They call the whole model, as the parts of one that is sharded are gathered for that alone.
         """
-        tokens = self._batch()[: min(sequences, self.micro_batch)]
+        tokens = self._batch()[: min(instances, self.micro_batch)]
         with (
             torch.compiler.set_stance("force_eager"),  # what looks inside is not to be compiled
             recorded_scales(self.model.transformer) as recorded,
         ):
             self.losses(tokens)
-        return scales_by_block(by_block(recorded))
+        return [scales_by_block(by_block(recorded))]
 
     @property
     def has_unlogged_losses(self) -> bool:
-        """Whether a step was taken since `mean_loss` was last called."""
+        """Whether a step was taken since `mean_losses` was last called."""
         return self._losses_summed > 0
 
-    def mean_loss(self) -> float:
+    def mean_losses(self) -> list[float]:
         """Return the mean loss of the steps since the last call, over all ranks."""
         total, count = self._losses()
         self._loss_sum.zero_()
         self._losses_summed = 0
-        return total / max(1, count)
+        return [total / max(1, count)]
+
+    def diverged_at(self) -> list[int | None]:
+        """Return after how many steps the loss was not finite, on any rank."""
+        number = int(self._diverged_at)
+        # The earliest is the one before which most steps lie.
+        last = self.config.steps
+        (left,) = self.ranks.largest(0 if number < 0 else last + 1 - number)
+        return [last + 1 - left if left else None]
+
+    def hopeless(self) -> bool:
+        """Return whether the loss was not finite: no parameter is, then."""
+        return self.diverged_at() != [None]
+
+    # --- records --------------------------------------------------------------------------------
+
+    def progress(self) -> dict[str, int]:
+        """Return the tokens that were predicted so far."""
+        return {"tokens": self._number * self.config.tokens_per_step}
+
+    def speed(self, steps: int, seconds: float) -> dict[str, list[float]]:
+        """Return tokens a second and, where the device's peak is known, its utilisation."""
+        rate = steps * self.config.tokens_per_step / seconds
+        peak = peak_flops(self.ranks.device, self.config.precision)
+        mfu = utilisation(self.config.model, rate / self.ranks.size, peak)
+        return {"tokens_per_second": [rate]} | ({} if mfu is None else {"mfu": [mfu]})
+
+    def summary(self, training_seconds: float) -> dict[str, Any]:
+        """Return the speed over all, and the size of the model."""
+        return {
+            "tokens_per_second": self.progress()["tokens"] / max(training_seconds, 1e-9),
+            "parameters": self._size.total,
+            "parameters_without_embeddings": self._size.without_embeddings,
+        }
 
     # --- state ----------------------------------------------------------------------------------
 
@@ -112,19 +188,27 @@ class Steps:
             tensors[f"second_moment/{name}"] = moments["exp_avg_sq"]
         return tensors
 
-    def losses_so_far(self) -> list[float | int | None]:
-        """Return the sum and number of the losses since `mean_loss`; None is not finite."""
+    def meta(self) -> dict[str, Any]:
+        """Return what else it has to hold; a sum of losses that is not finite is None."""
         total, count = self._losses()
-        return [total if math.isfinite(total) else None, count]
+        losses = [total if math.isfinite(total) else None, count]
+        return {"losses": losses, "diverged_at": self.diverged_at()[0]}
 
-    def continue_from(self, number: int, losses_so_far: Sequence[float | int | None]) -> None:
-        """Go on after step `number`, whose `tensors` were read in."""
-        self.number = number
+    def resume(self, step: int, tensors: dict[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Go on after `step`, whose `tensors` were read in."""
+        self._number = step
         for moments in self._optimizer.state.values():
-            moments["step"].fill_(number)
-        total, count = losses_so_far
+            moments["step"].fill_(step)
+        total, self._losses_summed = meta["losses"]
         self._loss_sum.fill_(math.nan if total is None else total)
-        self._losses_summed = int(count or 0)
+        diverged = meta["diverged_at"]
+        if diverged is None and total is None:  # an earlier version noted it at the next record
+            diverged = step - 1
+        self._diverged_at.fill_(-1 if diverged is None else diverged)
+
+    def close(self) -> None:
+        """Let go of the ranks' process group."""
+        self.model.release()
 
     def _losses(self) -> tuple[float, int]:
         return float(self.ranks.sum(self._loss_sum)) / self.ranks.size, self._losses_summed
@@ -132,7 +216,7 @@ class Steps:
     def _set_learning_rate(self) -> None:
         member = self.config.member
         rate = scheduled_rate(
-            torch.tensor(self.number),
+            torch.tensor(self._number),
             peak=torch.tensor([member.learning_rate], dtype=torch.float64),
             warmup=torch.tensor([member.warmup_steps], dtype=torch.float64),
             total=self.config.steps,
@@ -141,7 +225,7 @@ class Steps:
             group["lr"] = float(rate)
 
     def _batch(self) -> Tensor:
-        share = self._order.batch(self.number, rank=self.ranks.rank, ranks=self.ranks.size)
+        share = self._order.batch(self._number, rank=self.ranks.rank, ranks=self.ranks.size)
         batch = torch.from_numpy(share)
         if self.ranks.device.type == "cuda":
             batch = batch.pin_memory().to(self.ranks.device, non_blocking=True)

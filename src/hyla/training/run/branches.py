@@ -1,0 +1,76 @@
+"""The scales of a run's branches before its first step: a record, and a line where one is large."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import NamedTuple
+
+from hyla.attention.spec import RECOMMENDED
+from hyla.nn.scales import MOST_TIMES_THE_STREAM, BranchScales
+from hyla.training.run.directory import RunDirectory
+
+INSTANCES = 32
+"""Of the first batch, for each model: enough for scales, which are means over all numbers."""
+
+# A layer norm hands 1 to a branch. Where one is not as many times larger than that either, it is
+# the stream that is small, as token embeddings are at the start, whatever the attention.
+_HARMLESS = MOST_TIMES_THE_STREAM
+
+
+class _Branch(NamedTuple):
+    times: float
+    scale: float
+    stream: float
+    name: str
+    block: int
+
+
+def log_branches(
+    run: RunDirectory,
+    names: Sequence[str],
+    members: Sequence[Sequence[BranchScales]],
+    *,
+    attention: str,
+    say: Callable[[str], None],
+) -> None:
+    """Log the scales of the member whose branches are largest, and say if they are too large."""
+    worst = max(range(len(members)), key=lambda i: max(_branches(members[i])).times)
+    blocks = members[worst]
+    run.log_branch_scales({"member": names[worst], "blocks": [asdict(block) for block in blocks]})
+    line = warning(blocks, attention=attention)
+    if line is not None:
+        say(line)
+
+
+def warning(blocks: Sequence[BranchScales], *, attention: str) -> str | None:
+    """Return a line on the branch that drowns its stream most, and what to do; None if none does.
+
+    `attention` is the preset of the model that has these blocks.
+    """
+    large = [
+        branch
+        for branch in _branches(blocks)
+        if branch.times > MOST_TIMES_THE_STREAM and not branch.scale <= _HARMLESS  # so NaN is large
+    ]
+    if not large:
+        return None
+    worst = max(large)
+    return (
+        f"the {worst.name} branch of block {worst.block} is {worst.scale:.3g} where the stream is "
+        f"{worst.stream:.3g} ({worst.times:.3g} times) and drowns it: "
+        + (_cure(attention) if worst.name == "attention" else "initialise it smaller")
+    )
+
+
+def _cure(attention: str) -> str:
+    cured = f"{attention.partition('.')[0]}.{RECOMMENDED.partition('.')[2]}"
+    if attention == cured:
+        return "docs/findings.md has what helps"
+    return f"attention={cured!r} keeps it small (see docs/findings.md)"
+
+
+def _branches(blocks: Sequence[BranchScales]) -> Iterator[_Branch]:
+    for number, block in enumerate(blocks, 1):
+        yield _Branch(block.attention_ratio, block.attention, block.stream, "attention", number)
+        yield _Branch(
+            block.feed_forward_ratio, block.feed_forward, block.between, "feed-forward", number
+        )

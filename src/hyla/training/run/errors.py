@@ -1,0 +1,72 @@
+"""What can go wrong with the files of a run, and what to do about it."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class RunDirectoryError(RuntimeError):
+    """The directory of a run cannot be used as it is."""
+
+
+class RunBusyError(RunDirectoryError):
+    """Another process is training this run."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or used; those already there are untouched."""
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn an OSError of using `path` into a RunDirectoryError that says what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise RunDirectoryError(_describe_failure(path, error)) from error
+
+
+def _describe_failure(path: Path, error: OSError) -> str:
+    # Of os.path: pathlib's own raises where it may not look.
+    existing = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
+    if error.errno in _DISK_FULL:
+        return (
+            f"Disk full: cannot write {path}, {_room_left(existing, error)}. Make room, for "
+            "instance by deleting run directories that are not needed any more, and run the same "
+            "command again to continue."
+        )
+    if isinstance(error, NotADirectoryError | FileExistsError):
+        return f"Cannot make {path}: {existing} is not a directory. Keep the runs somewhere else."
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return (
+            f"Cannot use {path}: {error.strerror}. Keep the runs where you may write, or ask the "
+            "directory's owner."
+        )
+    return f"Cannot use {path}: {error}. What was saved before is intact."
+
+
+def unsaved(path: Path, size: int, error: OSError) -> CheckpointError:
+    """Return the error of a checkpoint of `size` bytes that could not be written."""
+    if error.errno in _DISK_FULL:
+        what = (
+            f"Disk full: the checkpoint {path.name} needs {size / 1e6:.1f} MB in {path.parent}, "
+            f"{_room_left(path.parent, error)}"
+        )
+    else:
+        what = f"Cannot write the checkpoint {path}: {error}"
+    return CheckpointError(
+        f"{what}. Earlier checkpoints are intact: mend that and run the same command again to "
+        "continue."
+    )
+
+
+def _room_left(directory: Path, error: OSError) -> str:
+    """Say how much room there is where the disk was full."""
+    if error.errno == errno.EDQUOT:
+        return "your disk quota is used up"
+    return f"{shutil.disk_usage(directory).free / 1e6:.1f} MB are free"
