@@ -14,7 +14,7 @@ import pytest
 
 from hyla import __version__
 from hyla.cli import main
-from hyla.commands.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
+from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.results.runs import StoredRun, read_runs
 from hyla.training import config_from_tree, load_preset
 from hyla.training.run.directory import RunDirectory

@@ -9,7 +9,7 @@ import torch
 from hyla.benchmarks import samplers, training
 from hyla.benchmarks.training import Case
 from hyla.cli import main
-from hyla.commands.exits import USAGE
+from hyla.commands.shared.exits import USAGE
 from hyla.training import load_preset
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hyla.cli import main
-from hyla.commands.exits import exit_code
+from hyla.commands.shared.exits import exit_code
 from hyla.training.language.__main__ import main as train_bare
 from hyla.training.run.ranks import RankFailedError
 from tiny_text import VOCAB_SIZE, documents, write_json_lines, write_text

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hyla.cli import main
-from hyla.commands.exits import USAGE
+from hyla.commands.shared.exits import USAGE
 from hyla.tasks.sraven import SravenConfig
 from hyla.tasks.sraven.faces.rendering import to_text
 from hyla.tasks.sraven.problem import Problems

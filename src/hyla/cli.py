@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # where nothing had to be saved first, such as while importing
         message, code = "stopped", _CTRL_C
     except Exception as error:
-        from hyla.commands.exits import exit_code
+        from hyla.commands.shared.exits import exit_code
 
         message, code = str(error), exit_code(error)
         if code is None:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from fastapi.testclient import TestClient
 
-from hyla.explorer.app import build_app
 from hyla.explorer.gallery import Exhibit, Gallery
 from hyla.explorer.runs import RunStore
-from hyla.explorer.security import Access
+from hyla.explorer.web.app import build_app
+from hyla.explorer.web.security import Access
 from hyla.nn import Transformer
 from hyla.training import TrainConfig
 from tiny_runs import SRAVEN, tiny_config, tiny_model, tiny_task

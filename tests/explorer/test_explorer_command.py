@@ -12,12 +12,13 @@ from explorer_fixtures import config_of, tiny_gallery
 
 from hyla.benchmarks import explorer
 from hyla.cli import main
-from hyla.commands.exits import FAILURE, USAGE
-from hyla.explorer import gallery, server
-from hyla.explorer.app import build_app
+from hyla.commands.shared.exits import FAILURE, USAGE
+from hyla.explorer import gallery
 from hyla.explorer.runs import RunStore
-from hyla.explorer.security import Access
-from hyla.explorer.server import serving
+from hyla.explorer.web import server
+from hyla.explorer.web.app import build_app
+from hyla.explorer.web.security import Access
+from hyla.explorer.web.server import serving
 from hyla.training import train
 from tiny_runs import run_path
 
@@ -87,7 +88,9 @@ def test_runs_that_cannot_be_explored(started, root, tmp_path, capsys):
 
 def test_runs_are_found_where_compare_finds_them(root, tmp_path, monkeypatch, started, capsys):
     shown = []
-    monkeypatch.setattr("hyla.explorer.app.build_app", lambda gallery, *_: shown.append(gallery))
+    monkeypatch.setattr(
+        "hyla.explorer.web.app.build_app", lambda gallery, *_: shown.append(gallery)
+    )
     name = run_path(root).name
     shutil.copytree(root, tmp_path / "tutorial")
     shutil.copytree(run_path(root), tmp_path / "tutorial" / "again")

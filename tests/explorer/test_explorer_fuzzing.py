@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 from schemathesis import GenerationMode
 
 from hyla.explorer import codes
-from hyla.explorer.app import build_app
 from hyla.explorer.puzzles import new_puzzle
 from hyla.explorer.runs import RunStore
-from hyla.explorer.security import Access
+from hyla.explorer.web.app import build_app
+from hyla.explorer.web.security import Access
 
 HEADERS = {"host": "127.0.0.1:8420"}
 GALLERY = tiny_gallery()

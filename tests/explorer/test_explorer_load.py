@@ -16,9 +16,9 @@ from explorer_fixtures import client_of
 from hostile_store import add_hostile_folders, add_run
 from many_clients import besiege, get, get_json, percentile_99, requests_of, run
 
-from hyla.explorer import patience
-from hyla.explorer.admission import AT_ONCE, MOST_WAITING, Admission
-from hyla.explorer.server import serving
+from hyla.explorer.web import patience
+from hyla.explorer.web.admission import AT_ONCE, MOST_WAITING, Admission
+from hyla.explorer.web.server import serving
 
 LONGEST_P99 = 2.0  # seconds, for those who are answered
 
@@ -120,7 +120,7 @@ def test_in_order_and_no_more_than_can_wait():
 
 
 def test_who_waited_too_long_is_told_and_leaves_no_place_taken(monkeypatch):
-    monkeypatch.setattr("hyla.explorer.admission.LONGEST_WAIT", 0.01)
+    monkeypatch.setattr("hyla.explorer.web.admission.LONGEST_WAIT", 0.01)
     statuses = []
     release = asyncio.Event()
 

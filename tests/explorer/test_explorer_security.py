@@ -7,10 +7,10 @@ import pytest
 from explorer_fixtures import client_of
 from fastapi.testclient import TestClient
 
-from hyla.explorer.app import build_app
 from hyla.explorer.runs import RunStore
-from hyla.explorer.security import COOKIE, MAX_BODY, Access, host_name
-from hyla.explorer.server import new_token, serving
+from hyla.explorer.web.app import build_app
+from hyla.explorer.web.security import COOKIE, MAX_BODY, Access, host_name
+from hyla.explorer.web.server import new_token, serving
 
 TOKEN = "a-token"
 SWAP = "/api/sraven/swap"

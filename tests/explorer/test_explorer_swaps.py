@@ -9,12 +9,13 @@ import torch
 from explorer_fixtures import subject_of
 from fastapi.testclient import TestClient
 
-from hyla.explorer import codes, donors, schemas, swap_rates
+from hyla.explorer import codes, donors, swap_rates
 from hyla.explorer.donors import find_donor, operands_of
 from hyla.explorer.gallery import Gallery, study_pairs
 from hyla.explorer.packed import read_description, shipped_models
 from hyla.explorer.puzzles import Puzzle, build, find_puzzle, new_puzzle, split_of, unpermuted
 from hyla.explorer.swaps import judge
+from hyla.explorer.web import schemas
 from hyla.latents import Swaps, edited, replaced
 from hyla.latents.capture import run, run_recorded
 from hyla.latents.swaps import CODES

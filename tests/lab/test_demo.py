@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hyla.cli import main
-from hyla.commands.exits import USAGE
+from hyla.commands.shared.exits import USAGE
 from hyla.lab import demo
 from hyla.lab.demo import MethodResult, verdict
 

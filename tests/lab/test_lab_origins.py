@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hyla.cli import main
-from hyla.commands.exits import FAILURE
+from hyla.commands.shared.exits import FAILURE
 from hyla.results import origins
 from hyla.results.csv_table import read_csv, write_csv
 from hyla.results.origins import MissingOriginError, read_with_origins, write_with_origins

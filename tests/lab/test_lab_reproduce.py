@@ -13,7 +13,7 @@ import pytest
 from stored_models import write_models
 
 from hyla.cli import main
-from hyla.commands.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
+from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.figures.drawing import Bars, Figure, Lines, Points
 from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.experiment import Experiment

@@ -11,7 +11,7 @@ import pytest
 from slurm_cluster import slurm_cluster, why_unavailable
 
 from hyla.cli import main
-from hyla.commands.exits import FAILURE
+from hyla.commands.shared.exits import FAILURE
 from hyla.results.runs import StoredRun, read_runs
 
 _SWEEP = """

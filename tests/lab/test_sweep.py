@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hyla.cli import main
-from hyla.commands.exits import TRY_AGAIN, USAGE
+from hyla.commands.shared.exits import TRY_AGAIN, USAGE
 from hyla.lab.methods import expand
 from hyla.lab.plan.shares import plan
 from hyla.results.runs import curve_rows, final_rows, read_runs

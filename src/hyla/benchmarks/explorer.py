@@ -50,11 +50,11 @@ class Client:
 
 def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row per endpoint; the explorer computes on the CPU, whatever the device."""
-    from hyla.explorer.app import build_app
     from hyla.explorer.gallery import open_gallery
     from hyla.explorer.runs import RunStore
-    from hyla.explorer.security import Access
-    from hyla.explorer.server import serving
+    from hyla.explorer.web.app import build_app
+    from hyla.explorer.web.security import Access
+    from hyla.explorer.web.server import serving
 
     app = build_app(open_gallery([]), RunStore(Path("runs")), Access())
     with serving(app) as url:

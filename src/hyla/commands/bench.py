@@ -9,9 +9,9 @@ from cyclopts import Parameter
 
 from hyla._environment import environment
 from hyla.benchmarks import attention, explorer, language, outputs, samplers, solver, training
-from hyla.commands.exits import usage_errors, write_errors
-from hyla.commands.options import check_writable
-from hyla.commands.output import console, table
+from hyla.commands.shared.exits import usage_errors, write_errors
+from hyla.commands.shared.options import check_writable
+from hyla.commands.shared.output import console, table
 from hyla.training.devices import resolve_device
 
 _BENCHMARKS = {

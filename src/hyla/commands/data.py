@@ -7,8 +7,8 @@ from typing import Annotated
 from cyclopts import App, Group, Parameter
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from hyla.commands.exits import UsageError, usage_errors, write_errors
-from hyla.commands.output import console, table
+from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
+from hyla.commands.shared.output import console, table
 from hyla.tasks.language import Corpus, CorpusError, HubDataset, Settings, TextFiles
 from hyla.tasks.language import prepare as prepare_corpus
 from hyla.tasks.language.corpora import Source

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.exits import continued_after_ctrl_c, usage_errors
-from hyla.commands.options import check_writable
-from hyla.commands.output import console, score, table
+from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
+from hyla.commands.shared.options import check_writable
+from hyla.commands.shared.output import console, score, table
 from hyla.lab.demo import check_figures, run_demo, verdict, write_results
 from hyla.training.devices import resolve_device
 

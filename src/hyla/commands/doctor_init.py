@@ -10,9 +10,9 @@ from cyclopts import Parameter
 from torch import Tensor
 
 from hyla.attention.spec import RECOMMENDED
-from hyla.commands.exits import usage_errors
-from hyla.commands.options import AttentionName, ScaleName, TaskName, check_task
-from hyla.commands.output import console, table
+from hyla.commands.shared.exits import usage_errors
+from hyla.commands.shared.options import AttentionName, ScaleName, TaskName, check_task
+from hyla.commands.shared.output import console, table
 from hyla.nn import BranchScales, Transformer, TransformerConfig, branch_scales
 from hyla.nn.decoders import decoder_config
 from hyla.nn.scales import MOST_TIMES_THE_STREAM

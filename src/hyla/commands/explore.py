@@ -6,9 +6,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hyla._errors import install_command, nearest
-from hyla.commands.exits import UsageError, usage_errors
-from hyla.commands.options import check_folders
-from hyla.commands.output import console
+from hyla.commands.shared.exits import UsageError, usage_errors
+from hyla.commands.shared.options import check_folders
+from hyla.commands.shared.output import console
 
 
 def explore(
@@ -47,13 +47,13 @@ def explore(
         Whether to open the page in a browser.
     """
     try:
-        from hyla.explorer.app import build_app
-        from hyla.explorer.server import address, listen, new_token, open_browser, serve
+        from hyla.explorer.web.app import build_app
+        from hyla.explorer.web.server import address, listen, new_token, open_browser, serve
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed: {install_command('explorer')}") from error
     from hyla.explorer.gallery import open_gallery
     from hyla.explorer.runs import RunStore
-    from hyla.explorer.security import Access
+    from hyla.explorer.web.security import Access
 
     screen = console()
     with usage_errors():

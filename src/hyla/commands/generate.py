@@ -8,7 +8,7 @@ import torch
 from cyclopts import Parameter
 from torch import Tensor
 
-from hyla.commands.exits import usage_errors
+from hyla.commands.shared.exits import usage_errors
 from hyla.nn.generate import generate_steps
 from hyla.tasks.language import Tokenizer
 from hyla.training.language import load_language_model

@@ -9,9 +9,9 @@ from cyclopts import Group, Parameter
 from rich.table import Table
 
 from hyla._errors import UnfinishedError
-from hyla.commands.exits import UsageError, usage_errors
-from hyla.commands.options import check_writable
-from hyla.commands.output import console, progress_bar, score, table
+from hyla.commands.shared.exits import UsageError, usage_errors
+from hyla.commands.shared.options import check_writable
+from hyla.commands.shared.output import console, progress_bar, score, table
 from hyla.lab.experiments.shared.code_panels import chosen
 from hyla.lab.latents import INSTANCES, analyse_subjects, check_choice, load_subjects
 from hyla.lab.latents.summary import best_layers, swapped_everywhere

@@ -6,9 +6,9 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from hyla.commands.exits import UsageError, usage_errors
-from hyla.commands.options import check_writable
-from hyla.commands.output import console, table
+from hyla.commands.shared.exits import UsageError, usage_errors
+from hyla.commands.shared.options import check_writable
+from hyla.commands.shared.output import console, table
 from hyla.lab.report.pages import write_all
 from hyla.results.tables import stored_settings
 

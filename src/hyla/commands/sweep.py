@@ -8,10 +8,10 @@ from cyclopts import Group, Parameter
 from rich.table import Table
 
 from hyla._errors import install_command
-from hyla.commands.exits import continued_after_ctrl_c, usage_errors
-from hyla.commands.lab_screen import LabScreen
-from hyla.commands.options import check_folders, check_writable
-from hyla.commands.output import HEADINGS, table
+from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
+from hyla.commands.shared.lab_screen import LabScreen
+from hyla.commands.shared.options import check_folders, check_writable
+from hyla.commands.shared.output import HEADINGS, table
 from hyla.lab.plan.pipeline import Found, Launch
 from hyla.lab.plan.shares import Share
 from hyla.lab.plan.slurm import SlurmOptions

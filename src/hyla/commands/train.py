@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
-from hyla.commands.exits import continued_after_ctrl_c, usage_errors
-from hyla.commands.options import (
+from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
+from hyla.commands.shared.options import (
     AttentionName,
     EvaluationOptions,
     ModelOptions,
@@ -24,8 +24,8 @@ from hyla.commands.options import (
     check_writable,
     given,
 )
-from hyla.commands.output import HEADINGS, console, score, table
-from hyla.commands.tracking import open_sinks
+from hyla.commands.shared.output import HEADINGS, console, score, table
+from hyla.commands.shared.tracking import open_sinks
 from hyla.results.selection import validation_metric
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
 from hyla.training import train as train_population

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from hyla.commands.exits import continued_after_ctrl_c, usage_errors
-from hyla.commands.options import (
+from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
+from hyla.commands.shared.options import (
     AttentionName,
     PrecisionName,
     ScaleName,
@@ -18,8 +18,8 @@ from hyla.commands.options import (
     make_options,
     optional_fields,
 )
-from hyla.commands.output import console, score, table
-from hyla.commands.tracking import open_sinks
+from hyla.commands.shared.output import console, score, table
+from hyla.commands.shared.tracking import open_sinks
 from hyla.nn import TransformerConfig
 from hyla.tasks.language import Corpus
 from hyla.training import merge

@@ -9,11 +9,11 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from hyla.explorer import schemas
 from hyla.explorer.gallery import Exhibit, study_pairs
 from hyla.explorer.memo import Memo
 from hyla.explorer.puzzles import Puzzle
-from hyla.explorer.refusals import NotThereError, RefusedError
+from hyla.explorer.web import schemas
+from hyla.explorer.web.refusals import NotThereError, RefusedError
 from hyla.latents.capture import run_recorded
 from hyla.latents.geometry import embed
 from hyla.tasks.base import Batch

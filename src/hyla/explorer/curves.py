@@ -5,7 +5,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from hyla.explorer import schemas
+from hyla.explorer.web import schemas
 from hyla.training.run.errors import RunDirectoryError
 from hyla.training.run.reading import iterate_metrics
 

@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from hyla.explorer import schemas
 from hyla.explorer.gallery import Exhibit, Gallery
-from hyla.explorer.refusals import RefusedError
+from hyla.explorer.web import schemas
+from hyla.explorer.web.refusals import RefusedError
 from hyla.tasks.fuzzy_logic import evaluate, term_name
 
 GRID = 101

@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from hyla._errors import nearest
-from hyla.explorer import labels, schemas
+from hyla.explorer import labels
 from hyla.explorer.packed import Description, read_description, read_weights, shipped_models
-from hyla.explorer.refusals import NotThereError, RefusedError
+from hyla.explorer.web import schemas
+from hyla.explorer.web.refusals import NotThereError, RefusedError
 from hyla.latents.pairs import resolve_pairs
 from hyla.nn import Transformer
 from hyla.results.runs import flat_settings, load_model, read_run

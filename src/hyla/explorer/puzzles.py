@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hyla._errors import nearest
-from hyla.explorer import schemas
 from hyla.explorer.gallery import Exhibit, Gallery
-from hyla.explorer.refusals import NotThereError, RefusedError
+from hyla.explorer.web import schemas
+from hyla.explorer.web.refusals import NotThereError, RefusedError
 from hyla.tasks.randomness import digest_words
 from hyla.tasks.splits import Combination
 from hyla.tasks.sraven import (

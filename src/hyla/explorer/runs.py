@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hyla.explorer import schemas
 from hyla.explorer.curves import mean_of, series_of
 from hyla.explorer.memo import Memo
-from hyla.explorer.refusals import NotThereError, RefusedError
+from hyla.explorer.web import schemas
+from hyla.explorer.web.refusals import NotThereError, RefusedError
 from hyla.results.runs import StoredRun, origin_of, read_run
 from hyla.training.run.errors import RunDirectoryError
 from hyla.training.run.reading import newest_metrics

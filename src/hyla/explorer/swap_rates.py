@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hyla._files import write_atomically
-from hyla.explorer import schemas
 from hyla.explorer.packed import shipped_folder
+from hyla.explorer.web import schemas
 from hyla.latents.confidence import wilson_interval
 
 _SPLIT = "ood_unpermuted"

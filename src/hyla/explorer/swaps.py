@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from hyla._errors import nearest
-from hyla.explorer import schemas
 from hyla.explorer.codes import Atlas, PairList
 from hyla.explorer.donors import Donor, donor_of, find_donor, operands_of
 from hyla.explorer.gallery import Exhibit, Gallery, study_pairs
 from hyla.explorer.puzzles import Puzzle, puzzle_for
-from hyla.explorer.refusals import RefusedError
 from hyla.explorer.swap_rates import counted
+from hyla.explorer.web import schemas
+from hyla.explorer.web.refusals import RefusedError
 from hyla.latents import Specimens, edited, replaced
 from hyla.latents.capture import run
 

@@ -8,11 +8,11 @@ from explorer_fixtures import config_of
 from page_watch import WIDTHS, Visit, launch, visiting
 from playwright.sync_api import Browser, sync_playwright
 
-from hyla.explorer.app import build_app
 from hyla.explorer.gallery import open_gallery
 from hyla.explorer.runs import RunStore
-from hyla.explorer.security import Access
-from hyla.explorer.server import serving
+from hyla.explorer.web.app import build_app
+from hyla.explorer.web.security import Access
+from hyla.explorer.web.server import serving
 from hyla.training import train
 
 Visiting = Callable[..., AbstractContextManager[Visit]]

@@ -17,11 +17,11 @@ from page_watch import WIDTHS, launch, visiting
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from hyla.explorer.app import build_app
 from hyla.explorer.gallery import open_gallery
 from hyla.explorer.runs import RunStore
-from hyla.explorer.security import Access
-from hyla.explorer.server import serving
+from hyla.explorer.web.app import build_app
+from hyla.explorer.web.security import Access
+from hyla.explorer.web.server import serving
 
 PUZZLE = "model=sraven-hyla&seed=11&split=held-out&permuted=false"
 

@@ -7,11 +7,11 @@ from explorer_fixtures import subject_of
 from page_watch import VIEWS, Visit
 from playwright.sync_api import Page, expect
 
-from hyla.explorer.app import build_app
 from hyla.explorer.gallery import Gallery, open_gallery
 from hyla.explorer.runs import RunStore
-from hyla.explorer.security import Access
-from hyla.explorer.server import serving
+from hyla.explorer.web.app import build_app
+from hyla.explorer.web.security import Access
+from hyla.explorer.web.server import serving
 
 CONTENT = {
     "puzzle": "form.answer",

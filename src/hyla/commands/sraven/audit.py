@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.exits import usage_errors
-from hyla.commands.output import console, progress_bar, table
+from hyla.commands.shared.exits import usage_errors
+from hyla.commands.shared.output import console, progress_bar, table
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.tasks.sraven import Sraven
 from hyla.tasks.sraven.solver.audit import audit as measure

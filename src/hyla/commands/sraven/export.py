@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.exits import UsageError, usage_errors, write_errors
-from hyla.commands.output import console, progress_bar
+from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
+from hyla.commands.shared.output import console, progress_bar
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.training.devices import resolve_device
 

@@ -7,8 +7,8 @@ import torch
 from cyclopts import Parameter
 from rich.console import Console
 
-from hyla.commands.exits import usage_errors, write_errors
-from hyla.commands.output import console, table
+from hyla.commands.shared.exits import usage_errors, write_errors
+from hyla.commands.shared.output import console, table
 from hyla.commands.sraven.task import TaskSettings, task_config
 from hyla.tasks.sraven.faces.rendering import draw_numbers, to_text
 from hyla.tasks.sraven.faces.shapes import draw_shapes

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from hyla.commands.options import SravenOptions, given
+from hyla.commands.shared.options import SravenOptions, given
 from hyla.tasks import SravenConfig
 
 TaskSettings = Annotated[

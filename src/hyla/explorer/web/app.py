@@ -13,12 +13,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from hyla import __version__
-from hyla.explorer import codes, fuzzy, puzzles, schemas, swaps
-from hyla.explorer.admission import Admission
+from hyla.explorer import codes, fuzzy, puzzles, swaps
 from hyla.explorer.gallery import Gallery
-from hyla.explorer.refusals import RefusedError
 from hyla.explorer.runs import RunStore
-from hyla.explorer.security import Access, Guard
+from hyla.explorer.web import schemas
+from hyla.explorer.web.admission import Admission
+from hyla.explorer.web.refusals import RefusedError
+from hyla.explorer.web.security import Access, Guard
 
 _PAGE = Path(str(resources.files("hyla.explorer"))) / "page"
 _PLOTLY = Path(str(resources.files("plotly"))) / "package_data" / "plotly.min.js"

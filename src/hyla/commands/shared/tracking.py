@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla.commands.exits import UsageError
+from hyla.commands.shared.exits import UsageError
 from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.sinks import MetricSink, TensorBoardSink, WandbSink
 

@@ -12,8 +12,8 @@ import torch
 import uvicorn
 from starlette.types import ASGIApp
 
-from hyla.explorer.patience import PatientProtocol
-from hyla.explorer.security import is_loopback
+from hyla.explorer.web.patience import PatientProtocol
+from hyla.explorer.web.security import is_loopback
 
 # Fewer than the files that a process may have open on most machines.
 MOST_CONNECTIONS = 800

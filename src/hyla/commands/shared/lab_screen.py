@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.live import Live
 from rich.table import Table
 
-from hyla.commands.output import console, table
+from hyla.commands.shared.output import console, table
 from hyla.lab.plan.pipeline import Watch
 from hyla.lab.plan.slurm import SlurmJobs
 from hyla.training.run.checkpoints.base import newest_step
