@@ -7,8 +7,8 @@ import textwrap
 HOOKED = """
     from jaxtyping import install_import_hook
 
-    install_import_hook("hyla.attention", "beartype.beartype")
-    install_import_hook("hyla.nn", "beartype.beartype")
+    for part in ("attention", "nn", "tasks", "training", "latents"):
+        install_import_hook(f"hyla.{part}", "beartype.beartype")
 """
 
 
@@ -51,6 +51,34 @@ def test_annotations_hold_for_every_preset_and_a_transformer():
                 model(ids, details=True).logits.sum().backward()
                 cache = model.new_cache(6)
                 model(ids[:, :4], cache=cache)
+        print("checked")
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "checked"
+
+
+def test_annotations_hold_from_a_task_to_the_codes_of_what_was_trained_on_it():
+    done = run_hooked(
+        """
+        from hyla.latents import Swaps, record_codes
+        from hyla.training import Population, config_from_tree, load_preset, merge
+
+        for task_name in ("fuzzy", "sraven"):
+            changes = {"members": {"seed": [0, 1]}}
+            config = config_from_tree(merge(load_preset(task_name, "smoke"), changes))
+            task = config.build_task()
+            population = Population(
+                task, config.model, config.members, total_steps=2, batch_size=8, device="cpu"
+            )
+            population.train(2)
+            population.evaluate("ood", 16)
+            population.branch_scales(4)
+            study, model = task.study, population.member_model(0)
+            specimens = study.sample(study.known, seed=0, instances=8)
+            table = record_codes(model, specimens.inputs, pairs=next(iter(study.pairs.values())))
+            assert len(table)
+            Swaps(model, study, seed=0, instances=16, solved_only=False)
         print("checked")
         """
     )

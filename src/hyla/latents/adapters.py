@@ -6,7 +6,7 @@ in `hyla.latents` knows the library, or needs it to be installed.
 
 from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from torch import nn
 
@@ -19,6 +19,7 @@ class ModelUnavailableError(ValueError):
     """There is no such model, here or within reach; the message says what to do."""
 
 
+@runtime_checkable
 class Adapter(Protocol):
     """What the module of an adapter has to define."""
 

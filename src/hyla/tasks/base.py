@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 import torch
 from jaxtyping import Float, Int64
@@ -34,6 +43,7 @@ class Batch(NamedTuple):
     """What the task was made of (terms, rules), for analysis."""
 
 
+@runtime_checkable
 class Objective(Protocol):
     """What is optimised, and how it is scored: sees the logits of one model on one batch.
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 
 from hyla._errors import install_command, nearest
 from hyla._files import sha256_of
@@ -42,6 +42,7 @@ class Position(NamedTuple):
 BEGINNING = Position(0, 0)
 
 
+@runtime_checkable
 class Source(Protocol):
     """Documents in a fixed order."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
@@ -35,11 +35,13 @@ OpenSinks = Callable[[Path, Sequence[str]], Sequence[MetricSink]]
 Build = Callable[[RunDirectory | None, Callable[[str], None]], Trainee]
 
 
+@runtime_checkable
 class _Periodic(Protocol):
     @property
     def every(self) -> int: ...
 
 
+@runtime_checkable
 class _Config(Protocol):
     """What both kinds of configs have."""
 

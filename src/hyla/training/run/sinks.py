@@ -5,13 +5,14 @@ Both are optional (the extra ``tracking``) and imported when a sink is made.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from hyla._errors import install_command
 
 _INSTALL = f"is not installed: {install_command('tracking')}"
 
 
+@runtime_checkable
 class MetricSink(Protocol):
     """Takes scalars named ``member/metric``, as `member_scalars` does."""
 
