@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from hyla.benchmarks import language
-from hyla.benchmarks.language import PLAIN, Setting, measure
+from hyla.benchmarks.language import PLAIN, Case, measure
 from hyla.benchmarks.plain_gpt import PlainGPT
 from hyla.nn import Transformer
 from hyla.nn.decoders import decoder_config
 
 CPU = torch.device("cpu")
-SMALL = Setting(size="nano", length=8, tokens_per_step=16, precision="float32")
+SMALL = Case(size="nano", length=8, tokens_per_step=16, precision="float32")
 
 
 def test_the_plain_model_is_the_same_model():

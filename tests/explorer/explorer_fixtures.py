@@ -8,7 +8,7 @@ import torch
 from fastapi.testclient import TestClient
 
 from hyla.explorer.gallery import Exhibit, Gallery
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.explorer.web.app import build_app
 from hyla.explorer.web.security import Access
 from hyla.nn import Transformer
@@ -52,5 +52,5 @@ def tiny_gallery() -> Gallery:
 def client_of(
     gallery: Gallery, root: Path, access: Access | None = None, **options: Any
 ) -> TestClient:
-    app = build_app(gallery, RunStore(root), access or Access())
+    app = build_app(gallery, RunFolder(root), access or Access())
     return TestClient(app, base_url=URL, **options)

@@ -14,7 +14,7 @@ from hyla.benchmarks import explorer
 from hyla.cli import main
 from hyla.commands.shared.exits import FAILURE, USAGE
 from hyla.explorer import gallery
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.explorer.web import server
 from hyla.explorer.web.app import build_app
 from hyla.explorer.web.security import Access
@@ -115,7 +115,7 @@ def test_a_port_that_is_taken(started, capsys):
 
 
 def test_the_server_answers_and_ends(tmp_path):
-    app = build_app(tiny_gallery(), RunStore(tmp_path), Access())
+    app = build_app(tiny_gallery(), RunFolder(tmp_path), Access())
     with serving(app) as url, urllib.request.urlopen(f"{url}api/about") as answer:
         assert json.load(answer)["models"][0]["id"] == "sraven-tiny"
     with pytest.raises(OSError, match="refused"):

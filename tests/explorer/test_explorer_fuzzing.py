@@ -10,7 +10,7 @@ from schemathesis import GenerationMode
 
 from hyla.explorer import codes
 from hyla.explorer.puzzles import new_puzzle
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.explorer.web.app import build_app
 from hyla.explorer.web.security import Access
 
@@ -22,7 +22,7 @@ THERE = {
     "models": ["fuzzy-tiny"],
     "id": new_puzzle(GALLERY["sraven-tiny"], seed=1, split="seen", permuted=False, rules=None).id,
 }
-app = build_app(GALLERY, RunStore(Path("no such folder")), Access())
+app = build_app(GALLERY, RunFolder(Path("no such folder")), Access())
 schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers=HEADERS)
 
 

@@ -10,7 +10,7 @@ from explorer_fixtures import client_of
 from hostile_store import add_hostile_folders, add_run
 
 from hyla.explorer import curves
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="named pipes, names that are bytes")
 
@@ -58,7 +58,7 @@ def test_their_curves_are_drawn_or_refused_with_a_reason(gallery, hostile):
 
 def test_a_run_is_read_again_once_it_has_changed(tmp_path):
     run = add_run(tmp_path / "young")
-    store = RunStore(tmp_path)
+    store = RunFolder(tmp_path)
     assert [one.step for one in store.runs().runs] == [3]
     with (run / "metrics.jsonl").open("a") as log:
         log.write('{"step": 4, "loss": [0.5]}\n')
@@ -72,7 +72,7 @@ def test_of_a_long_log_only_the_end_is_read_for_the_list(tmp_path):
     add_run(tmp_path / "long", lines=300_000)
     tracemalloc.start()
     try:
-        [one] = RunStore(tmp_path).runs().runs
+        [one] = RunFolder(tmp_path).runs().runs
         assert tracemalloc.get_traced_memory()[1] < 30e6  # of a file of 17 MB
     finally:
         tracemalloc.stop()

@@ -13,7 +13,7 @@ from explorer_fixtures import client_of, config_of
 from hyla.explorer.gallery import Exhibit, Gallery, open_gallery
 from hyla.explorer.pack import pack
 from hyla.explorer.packed import read_description, read_weights, shipped_folder, shipped_models
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.nn import Transformer
 from hyla.results.runs import load_model
 from hyla.training import Member, train
@@ -67,12 +67,12 @@ def test_curves_have_the_steps_at_which_something_was_logged(client, run):
 def test_an_unfinished_run_shows_its_newest_metrics(root, run, tmp_path):
     shutil.copytree(run, tmp_path / "young")
     (tmp_path / "young" / "finished.json").unlink()
-    [one] = RunStore(tmp_path).runs().runs
+    [one] = RunFolder(tmp_path).runs().runs
     assert not one.finished
     assert (one.step, one.steps) == (24, 24)
     records = (tmp_path / "young" / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "young" / "metrics.jsonl").write_text("".join(records[:4]))
-    [one] = RunStore(tmp_path).runs().runs
+    [one] = RunFolder(tmp_path).runs().runs
     assert (one.step, one.steps) == (10, 24)
     assert "ood/accuracy" in one.metrics
 
@@ -86,7 +86,7 @@ def test_numbers_that_are_none_are_null(tmp_path):
         '{"step": 1, "loss": [0.5, null], "nonfinite": {"/loss/1": "nan"}}\n'
         '{"step": 2, "loss": [0.5, 1.5]}\n'
     )
-    store = RunStore(tmp_path)
+    store = RunFolder(tmp_path)
     assert store.curves("a").series["loss"].mean == [None, 1.0]
     [one] = store.runs().runs
     assert (one.task, one.members, one.metrics) == ("language", 1, {"loss": 1.0})
@@ -96,7 +96,7 @@ def test_numbers_that_are_none_are_null(tmp_path):
 def test_a_damaged_run_is_skipped_with_a_reason(tmp_path, text):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text(text)
-    found = RunStore(tmp_path).runs()
+    found = RunFolder(tmp_path).runs()
     assert found.runs == []
     assert [one.id for one in found.skipped] == ["broken"]
 
@@ -145,7 +145,7 @@ def test_files_of_a_run_that_are_links_out_are_not_read(tmp_path, run, file):
     (tmp_path / "secret").write_text((root / "run" / file).read_text())
     (root / "run" / file).unlink()
     (root / "run" / file).symlink_to(tmp_path / "secret")
-    assert RunStore(root).runs().runs == []
+    assert RunFolder(root).runs().runs == []
 
 
 def test_a_circle_of_links_does_no_harm(tmp_path, run):
@@ -153,12 +153,12 @@ def test_a_circle_of_links_does_no_harm(tmp_path, run):
         shutil.copytree(run, tmp_path / name)
     (tmp_path / "run" / "circle").symlink_to("circle")
     # Since Python 3.13 it is no error to resolve one.
-    assert "other" in [one.id for one in RunStore(tmp_path).runs().runs]
+    assert "other" in [one.id for one in RunFolder(tmp_path).runs().runs]
 
 
 def test_a_store_that_is_itself_a_link(tmp_path, root, run):
     (tmp_path / "runs").symlink_to(root)
-    assert [one.name for one in RunStore(tmp_path / "runs").runs().runs] == [run.name]
+    assert [one.name for one in RunFolder(tmp_path / "runs").runs().runs] == [run.name]
 
 
 # --- models of runs ------------------------------------------------------------------------------

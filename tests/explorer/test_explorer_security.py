@@ -7,7 +7,7 @@ import pytest
 from explorer_fixtures import client_of
 from fastapi.testclient import TestClient
 
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.explorer.web.app import build_app
 from hyla.explorer.web.security import COOKIE, MAX_BODY, Access, host_name
 from hyla.explorer.web.server import new_token, serving
@@ -142,7 +142,7 @@ def test_plotly_is_served_from_here(client):
 )
 def test_nothing_but_the_page_is_served(gallery, tmp_path, path):
     # By hand: clients tidy such paths up.
-    with serving(build_app(gallery, RunStore(tmp_path), Access())) as url:
+    with serving(build_app(gallery, RunFolder(tmp_path), Access())) as url:
         host, port = url.removeprefix("http://").rstrip("/").split(":")
         connection = http.client.HTTPConnection(host, int(port))
         connection.request("GET", path)

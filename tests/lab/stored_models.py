@@ -5,13 +5,13 @@ from pathlib import Path
 
 from hyla.lab.methods import Method, methods_of
 from hyla.lab.registry import load
+from hyla.results.conditions import Conditions
 from hyla.results.runs import Row
 from hyla.results.selection import Estimate
-from hyla.results.setting import Setting
 from hyla.results.tables import MEMBER, Tables
 from hyla.training.identity import method_key
 
-PAPER = Setting(scale="paper")
+PAPER = Conditions(scale="paper")
 
 
 def write_models(
@@ -19,16 +19,16 @@ def write_models(
     name: str,
     ood: Callable[[Method], Estimate | None],
     *,
-    setting: Setting = PAPER,
+    conditions: Conditions = PAPER,
     seeds: int = 3,
 ) -> Tables:
     """Fill the store with models of an experiment that have these OOD scores, where not None.
 
     Of three seeds at one setting, mean and standard error are those of the score.
     """
-    tables = Tables(store, setting)
+    tables = Tables(store, conditions)
     rows: list[Row] = []
-    for method in methods_of(load(name), setting):
+    for method in methods_of(load(name), conditions):
         score = ood(method)
         if score is not None:
             rows += _models(method, score)[:seeds]

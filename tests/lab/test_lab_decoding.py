@@ -5,14 +5,14 @@ import pytest
 from hyla.lab.claims import NOT, PARTLY, REPRODUCED
 from hyla.lab.experiments.shared.latent_panels import READINGS
 from hyla.lab.registry import load
-from hyla.results.setting import Setting
+from hyla.results.conditions import Conditions
 from hyla.results.tables import Results
 
 QUERY, CONTEXT = READINGS
 
 
 def results(rows):
-    return Results(setting=Setting(scale="paper"), cells=[], rows=rows, ceilings={})
+    return Results(conditions=Conditions(scale="paper"), cells=[], rows=rows, ceilings={})
 
 
 def decoded(predictor, value, *, split=QUERY, layer=1, seed=0):

@@ -14,15 +14,15 @@ from hyla.figures.draw_plotly import figure_html, write_page
 from hyla.figures.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Points, Series
 from hyla.lab.experiments.shared.latent_panels import figure_of_codes, seeds_in
 from hyla.lab.registry import load
+from hyla.results.conditions import Conditions
 from hyla.results.runs import Row
-from hyla.results.setting import Setting
 from hyla.results.tables import Results
 
 RULES = ("constant", "progression+1", "addition", "distribute_three")
 
 
 def results(rows: Sequence[Row]) -> Results:
-    return Results(setting=Setting(scale="paper"), cells=[], rows=rows, ceilings={})
+    return Results(conditions=Conditions(scale="paper"), cells=[], rows=rows, ceilings={})
 
 
 def codes(layers: dict[str, int], labels: Sequence[str] = RULES, seeds: int = 3) -> list[Row]:

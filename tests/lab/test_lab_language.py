@@ -17,8 +17,8 @@ from hyla.lab.plan.measure import measure as measure_into
 from hyla.lab.registry import load
 from hyla.lab.report.pages import write_all
 from hyla.lab.report.sections import Section, build
+from hyla.results.conditions import Conditions
 from hyla.results.runs import Row
-from hyla.results.setting import Setting
 from hyla.results.tables import Results, Tables
 
 IMPROVES = "Language modelling: HYLA improves over linear attention."
@@ -27,7 +27,7 @@ CLOSE = "Language modelling: HYLA performs closely to softmax attention (nearer 
 
 def measure(root: Path, scale: str, said: list[str]) -> list[Row]:
     measuring = Measuring(
-        setting=Setting(scale=scale),
+        conditions=Conditions(scale=scale),
         cells=(),
         root=root,
         device=torch.device("cpu"),
@@ -123,7 +123,7 @@ def test_close_to_softmax_is_not_merely_a_distance(
         for seed, offset in enumerate((-0.01, 0.01))
         for row in evaluations(attention, loss + offset, seed=seed)
     ]
-    found = EXPERIMENT.verdicts(Results(setting=PAPER, cells=(), rows=rows, ceilings={}))
+    found = EXPERIMENT.verdicts(Results(conditions=PAPER, cells=(), rows=rows, ceilings={}))
     assert {verdict.claim: verdict.status for verdict in found} == {
         IMPROVES: improves,
         CLOSE: close,

@@ -10,11 +10,11 @@ from hyla.lab.paper import TABLE_A1
 from hyla.lab.plan.estimate import SPEEDS, in_words, seconds_for
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.registry import BEYOND, NAMES, PAPER, load, load_all
-from hyla.results.setting import Setting
+from hyla.results.conditions import Conditions
 from hyla.training import SCALES, config_from_tree, load_preset, merge
 
 RESULTS = Path(__file__).parents[2] / "results"
-PAPER_SCALE = Setting(scale="paper")
+PAPER_SCALE = Conditions(scale="paper")
 
 
 def test_the_papers_figures_and_tables_are_all_there():
@@ -39,7 +39,7 @@ def test_unknown_names_are_answered_with_the_known():
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_can_be_planned(name: str, scale: str):
-    methods = methods_of(load(name), Setting(scale=scale))
+    methods = methods_of(load(name), Conditions(scale=scale))
     assert len(methods) == len({str(method.config) for method in methods})
     for method in methods:
         assert seconds_for(method.config, device="cuda") > 0

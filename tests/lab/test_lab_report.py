@@ -14,12 +14,12 @@ from hyla.lab.methods import Method
 from hyla.lab.registry import NAMES
 from hyla.lab.report.pages import write_all
 from hyla.lab.report.sections import Section, build, missing
+from hyla.results.conditions import Conditions
 from hyla.results.selection import Estimate
-from hyla.results.setting import Setting
 from hyla.results.tables import MEMBER, Tables
 from hyla.tasks import SravenConfig
 
-SHORT = Setting(scale="paper", shorten=4, precision="tf32")
+SHORT = Conditions(scale="paper", shorten=4, precision="tf32")
 BETTER = "SRAVEN: OOD accuracy: HYLA generalises better than softmax and linear attention."
 
 
@@ -47,7 +47,7 @@ def sections_of(store: Path) -> dict[str, Section]:
 
 
 def test_shared_models_are_shown_once_and_judged(tmp_path: Path):
-    write_models(tmp_path, "tableA1", on_sraven(plain), setting=SHORT)
+    write_models(tmp_path, "tableA1", on_sraven(plain), conditions=SHORT)
     [(name, section)] = sections_of(tmp_path).items()
     assert name == "tableA1"
     # The printed numbers are of full training: nothing is said of them.
@@ -164,7 +164,7 @@ def test_counts_need_no_seeds(tmp_path: Path):
 
 def test_a_smoke_report_says_that_claims_are_listed(tmp_path: Path):
     dense = on_sraven(lambda method: method.config.model.feed_forward == "gelu")
-    write_models(tmp_path, "tableA1", dense, setting=Setting(scale="smoke"))
+    write_models(tmp_path, "tableA1", dense, conditions=Conditions(scale="smoke"))
     [section] = write_all(tmp_path, lambda line: None)
     assert {v.status for v in section.verdicts} == {NO_VERDICT}
     for page in ("report.md", "report.html"):
@@ -199,8 +199,10 @@ def test_the_pages_explain_themselves_in_the_same_words(tmp_path: Path):
 
 def test_what_was_not_measured_is_named(tmp_path: Path):
     write_models(tmp_path, "tableA1", on_sraven(plain))
-    write_models(tmp_path, "fig5c", on_sraven(lambda method: True), setting=SHORT)
-    write_models(tmp_path, "phi", lambda m: Estimate(0.5, 0.1), setting=Setting(scale="laptop"))
+    write_models(tmp_path, "fig5c", on_sraven(lambda method: True), conditions=SHORT)
+    write_models(
+        tmp_path, "phi", lambda m: Estimate(0.5, 0.1), conditions=Conditions(scale="laptop")
+    )
     found = {
         state: [e.name for e in experiments]
         for state, experiments in missing(build(tmp_path)).items()
@@ -217,7 +219,7 @@ def test_what_was_not_measured_is_named(tmp_path: Path):
 
 
 def test_questions_of_ours_are_counted_by_themselves(tmp_path: Path):
-    write_models(tmp_path, "dropout", on_sraven(lambda method: True), setting=SHORT)
+    write_models(tmp_path, "dropout", on_sraven(lambda method: True), conditions=SHORT)
     for page in pages(tmp_path):
         assert "Claims of the paper: 1 judged, 1 reproduced, 0 partly, 0 not reproduced." in page
         assert "Questions beyond the paper: 2 judged, 2 reproduced" in page

@@ -22,10 +22,10 @@ from hyla.lab.methods import Effort, methods_of, results_of
 from hyla.lab.plan.measure import measure
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report.sections import build
+from hyla.results.conditions import Conditions
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import Row
 from hyla.results.selection import Estimate
-from hyla.results.setting import Setting
 from hyla.results.tables import Tables
 from hyla.training.run.directory import RunDirectory
 from hyla.training.run.loop import run_name
@@ -137,7 +137,7 @@ def test_everything_deleted_and_run_again_gives_the_same_verdicts(tmp_path: Path
 
     def judged(name: str) -> list[Verdict]:
         assert _reproduce(tmp_path / name, "fig2c", *_HALF, "--no-report") == 0
-        tables = Tables(tmp_path / name / "store", Setting(scale="smoke", shorten=10))
+        tables = Tables(tmp_path / name / "store", Conditions(scale="smoke", shorten=10))
         return load("fig2c").verdicts(results_of(load("fig2c"), tables))
 
     first = judged("once")
@@ -186,7 +186,7 @@ def test_models_that_are_not_here_stay_in_the_table(tmp_path: Path):
         measurement = Measurement(name="codes", measure=lambda measuring: rows)
         return Experiment(name="", title="", shows="", measurement=measurement)
 
-    tables = Tables(tmp_path / "store", Setting(scale="smoke"))
+    tables = Tables(tmp_path / "store", Conditions(scale="smoke"))
     assert measure(here(0, 1), tables, root=tmp_path, device="cpu") == 2
     with pytest.raises(NotAvailableError, match=r"1 are not under .* it stays"):
         measure(here(0), tables, root=tmp_path, device="cpu")
@@ -197,8 +197,8 @@ def test_models_that_are_not_here_stay_in_the_table(tmp_path: Path):
 def test_nothing_is_measured_in_vain(tmp_path: Path):
     """A measurement takes minutes: what would be thrown away is not begun."""
     store, runs = tmp_path / "store", tmp_path / "runs"
-    smoke = Setting(scale="smoke")
-    tables = write_models(store, "fig5b", lambda method: Estimate(0.5, 0.01), setting=smoke)
+    smoke = Conditions(scale="smoke")
+    tables = write_models(store, "fig5b", lambda method: Estimate(0.5, 0.01), conditions=smoke)
     rows = [{"attention": method, "seed": 0, "value": 0.5} for method in ("hyla", "softmax")]
     tables.add_measured("codes", rows)
     begun: list[int] = []
@@ -239,7 +239,7 @@ def test_a_measurement_that_fails_is_named(tmp_path: Path, capsys, monkeypatch):
     ],
 )
 def test_a_part_of_the_search_may_be_asked_for(only, rates, steps):
-    methods = methods_of(load("tableA1"), Setting(scale="smoke"), Effort(only=only))
+    methods = methods_of(load("tableA1"), Conditions(scale="smoke"), Effort(only=only))
     members = [member for method in methods for member in method.config.members]
     assert {member.seed for member in members} == {1}
     assert {member.learning_rate for member in members} == rates
@@ -343,7 +343,7 @@ def test_estimates_say_what_they_leave_out(tmp_path: Path, capsys):
 def test_what_another_process_trains_is_left_to_it(tmp_path: Path, capsys, workers: str):
     methods = methods_of(
         load("fig2c"),
-        Setting(scale="smoke", shorten=10),
+        Conditions(scale="smoke", shorten=10),
         Effort(
             seeds=1,
             search=False,

@@ -8,11 +8,11 @@ import numpy as np
 import pandas
 import pytest
 
-from hyla.results.compact import compact
+from hyla.results.conditions import Conditions
 from hyla.results.csv_table import read_csv, rows_of_frame, write_csv
 from hyla.results.runs import read_run
-from hyla.results.setting import Setting
-from hyla.results.tables import Cell, Tables, cells_of, stored_settings
+from hyla.results.tables import Cell, Tables, cells_of, stored_conditions
+from hyla.results.trimming import drop_optimiser_state
 from hyla.training import (
     Interrupted,
     TrainConfig,
@@ -25,7 +25,7 @@ from hyla.training import (
 from hyla.training.identity import computed, fingerprint, method_key
 from hyla.training.run.checkpoints.file import FileCheckpoints
 
-SMOKE = Setting(scale="smoke")
+SMOKE = Conditions(scale="smoke")
 
 
 def tiny(**changes) -> TrainConfig:
@@ -87,7 +87,7 @@ def test_runs_are_collected_once(tmp_path: Path):
     for name in ("method", "seed", "step", "ood/r2", "train/loss", "device", "torch", "git_commit"):
         assert name in rows[0]
     assert all(math.isfinite(row["train/loss"]) for row in rows)
-    assert stored_settings(tmp_path / "store") == [SMOKE]
+    assert stored_conditions(tmp_path / "store") == [SMOKE]
 
     # What another machine measured of the same method joins it.
     more = tiny(members={"seed": [2]})
@@ -137,13 +137,13 @@ def test_compacting_leaves_the_models(tmp_path: Path):
         return sum(file.stat().st_size for file in path.glob("checkpoint-*"))
 
     before, size_before = tensors(), size()
-    compact(path)
+    drop_optimiser_state(path)
     after = tensors()
     assert size() < 0.6 * size_before
     kept = {name for name in before if "moment" not in name}
     assert after.keys() == kept
     assert all(after[name].equal(before[name]) for name in kept)
-    compact(path)  # again: nothing to do
+    drop_optimiser_state(path)  # again: nothing to do
     assert tensors().keys() == kept
     assert train(config, root=tmp_path, device="cpu")["steps"] == 4  # still finished
 
@@ -154,7 +154,7 @@ def test_an_unfinished_run_is_not_compacted(tmp_path: Path):
         train(config, root=tmp_path, device="cpu", max_seconds=0)
     path = run_path(config, tmp_path)
     content = {file.name: file.read_bytes() for file in path.glob("checkpoint-*")}
-    compact(path)
+    drop_optimiser_state(path)
     assert {file.name: file.read_bytes() for file in path.glob("checkpoint-*")} == content
 
 

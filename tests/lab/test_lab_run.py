@@ -14,9 +14,9 @@ from hyla.cli import main
 from hyla.lab.methods import expand, methods_of
 from hyla.lab.plan.pipeline import Outcome
 from hyla.lab.registry import load
+from hyla.results.conditions import Conditions
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import read_runs
-from hyla.results.setting import Setting
 from hyla.training import Interrupted, Population, train
 
 _GRID: dict[str, Any] = {
@@ -142,7 +142,7 @@ def test_what_was_not_scored_is_scored_and_not_trained_again(tmp_path: Path, no_
 
 
 def test_a_figure_takes_models_that_were_scored_on_less(tmp_path: Path, no_training):
-    [method, *_] = methods_of(load("fig2c"), Setting(scale="smoke", shorten=10))
+    [method, *_] = methods_of(load("fig2c"), Conditions(scale="smoke", shorten=10))
     evaluation = dataclasses.replace(method.config.evaluation, splits=("validation",), every=2)
     config = dataclasses.replace(method.config, evaluation=evaluation)
     train(config, root=tmp_path / "runs", device="cpu")

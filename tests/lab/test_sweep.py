@@ -13,7 +13,7 @@ from hyla.commands.shared.exits import TRY_AGAIN, USAGE
 from hyla.lab.methods import expand
 from hyla.lab.plan.shares import plan
 from hyla.results.runs import curve_rows, final_rows, read_runs
-from hyla.results.selection import best_setting, estimate, setting_of
+from hyla.results.selection import best_hyperparameters, estimate, hyperparameters_of
 from hyla.results.sweep_table import write_table
 from hyla.training import Interrupted, train
 from hyla.training.run.directory import RunDirectory
@@ -130,19 +130,19 @@ def _row(rate: float, validation: float, *, ood: float = 0.0, diverged: bool = F
 def test_choice_is_by_the_mean_over_seeds_on_validation_not_ood():
     rows = [_row(1.0, 0.9, ood=0.1), _row(1.0, 0.1, ood=0.1)]
     rows += [_row(2.0, 0.6, ood=0.0), _row(2.0, 0.7, ood=0.0)]
-    assert best_setting(rows, "r2") == setting_of(rows[2])
+    assert best_hyperparameters(rows, "r2") == hyperparameters_of(rows[2])
 
 
 def test_diverged_and_undefined_settings_rank_last():
     worst = [_row(3.0, -5.0), _row(3.0, -5.0)]
     rows = [_row(1.0, 0.9), _row(1.0, 0.9, diverged=True), _row(2.0, math.nan), _row(2.0, 0.9)]
-    assert best_setting([*rows, *worst], "r2") == setting_of(worst[0])
+    assert best_hyperparameters([*rows, *worst], "r2") == hyperparameters_of(worst[0])
 
 
 def test_a_setting_with_fewer_seeds_is_not_picked():
     rows = [_row(1.0, 0.3), _row(1.0, 0.7), _row(2.0, 0.6)]
-    assert best_setting(rows, "r2") == setting_of(rows[0])
-    assert best_setting([*rows, _row(2.0, 0.6)], "r2") == setting_of(rows[2])
+    assert best_hyperparameters(rows, "r2") == hyperparameters_of(rows[0])
+    assert best_hyperparameters([*rows, _row(2.0, 0.6)], "r2") == hyperparameters_of(rows[2])
 
 
 def test_standard_error_needs_two_seeds():

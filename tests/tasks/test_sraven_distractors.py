@@ -197,12 +197,12 @@ def test_pictures_show_them():
 
 def test_exports_hold_them_and_no_labels(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    from hyla.tasks.sraven.faces.export import ExportSettings, export
+    from hyla.tasks.sraven.faces.export import ExportConfig, export
 
     arguments = {"config": CONFIG, "splits": ("ood",), "instances": 30}
     with pytest.raises(ValueError, match="does not know distractors: export without"):
-        ExportSettings(**arguments)
-    [path] = export(tmp_path, ExportSettings(**arguments, labels=False))
+        ExportConfig(**arguments)
+    [path] = export(tmp_path, ExportConfig(**arguments, labels=False))
     rows = parquet.read_table(path).to_pylist()
     for index, row in enumerate(rows):
         one = problem("ood", index)

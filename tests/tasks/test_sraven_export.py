@@ -11,14 +11,14 @@ from pyarrow import parquet  # noqa: E402
 from hyla import __version__  # noqa: E402
 from hyla.tasks.sraven import Solver, Sraven, SravenConfig  # noqa: E402
 from hyla.tasks.sraven.faces import export as export_module  # noqa: E402
-from hyla.tasks.sraven.faces.export import ExportSettings, export  # noqa: E402
+from hyla.tasks.sraven.faces.export import ExportConfig, export  # noqa: E402
 from hyla.tasks.sraven.generator import left_ambiguous  # noqa: E402
 from hyla.tasks.sraven.problem import Problems  # noqa: E402
 
 
-def settings(**changes) -> ExportSettings:
+def settings(**changes) -> ExportConfig:
     defaults = {"config": SravenConfig(), "splits": ("test", "ood"), "instances": 25, "seed": 3}
-    return ExportSettings(**{**defaults, "shard_size": 10, **changes})
+    return ExportConfig(**{**defaults, "shard_size": 10, **changes})
 
 
 @pytest.mark.parametrize("split", ["test", "ood_unpermuted"])

@@ -51,12 +51,12 @@ class Client:
 def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row per endpoint; the explorer computes on the CPU, whatever the device."""
     from hyla.explorer.gallery import open_gallery
-    from hyla.explorer.runs import RunStore
+    from hyla.explorer.runs import RunFolder
     from hyla.explorer.web.app import build_app
     from hyla.explorer.web.security import Access
     from hyla.explorer.web.server import serving
 
-    app = build_app(open_gallery([]), RunStore(Path("runs")), Access())
+    app = build_app(open_gallery([]), RunFolder(Path("runs")), Access())
     with serving(app) as url:
         client = Client(url)
         for name, request in _requests(client).items():

@@ -43,7 +43,7 @@ _SDPA = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Case:
     """What is measured."""
 
     size: str = "paper"
@@ -64,49 +64,47 @@ class _Loop(Protocol):
 
 
 def measure(
-    device: torch.device, seconds: float = 5.0, setting: Setting | None = None
+    device: torch.device, seconds: float = 5.0, case: Case | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each model at 512 and 1024 tokens, or at the setting's length."""
-    if setting is None:
+    """Yield a row for each model at 512 and 1024 tokens, or at the case's length."""
+    if case is None:
         small = {"size": "nano", "tokens_per_step": 1024, "precision": "float32"}
-        base = Setting() if device.type == "cuda" else Setting(**small)
+        base = Case() if device.type == "cuda" else Case(**small)
         lengths: Sequence[int] = (512, 1024)
     else:
-        base, lengths = setting, (setting.length,)
+        base, lengths = case, (case.length,)
     for length in lengths:
         yield from measure_length(replace(base, length=length), device, seconds)
 
 
-def measure_length(
-    setting: Setting, device: torch.device, seconds: float
-) -> Iterator[dict[str, Any]]:
+def measure_length(case: Case, device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row for the plain loop and for each attention."""
     tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=4_000_000, dtype=np.uint16)
     rates: dict[str, float] = {}
     for name in (PLAIN, *ATTENTIONS):
         began = time.monotonic()
-        error = _check(name, setting, device)
-        loop = _build(name, setting, device, tokens)
-        with _attention_by(setting.sdpa if name != PLAIN else "default"):
+        error = _check(name, case, device)
+        loop = _build(name, case, device, tokens)
+        with _attention_by(case.sdpa if name != PLAIN else "default"):
             if isinstance(loop, Steps):
-                error = max(error, _check_compiled(loop, name, setting, device, tokens))
-            rate, memory = _tokens_per_second(loop, setting, device, seconds)
+                error = max(error, _check_compiled(loop, name, case, device, tokens))
+            rate, memory = _tokens_per_second(loop, case, device, seconds)
         rates[name] = rate
         shape = decoder_config(
-            setting.size,
+            case.size,
             vocab_size=VOCAB_SIZE,
-            sequence_length=setting.length,
+            sequence_length=case.length,
             attention="softmax" if name == PLAIN else name,
         )
         yield {
             "model": name,
-            "length": setting.length,
-            "sequences": setting.batch_size,
-            "precision": setting.precision,
+            "length": case.length,
+            "sequences": case.batch_size,
+            "precision": case.precision,
             "tokens_per_second": rate,
             "over_plain": rate / rates[PLAIN],
             "over_softmax": rate / rates["softmax"] if "softmax" in rates else None,
-            "mfu": utilisation(shape, rate, peak_flops(device, setting.precision)),
+            "mfu": utilisation(shape, rate, peak_flops(device, case.precision)),
             "peak_memory_gib": memory,
             "loss_error": error,
             "seconds_in_all": time.monotonic() - began,
@@ -115,50 +113,50 @@ def measure_length(
         _forget(device)
 
 
-def _config(attention: str, setting: Setting) -> LanguageConfig:
+def _config(attention: str, case: Case) -> LanguageConfig:
     return LanguageConfig(
         corpus="random tokens",
         model=decoder_config(
-            setting.size,
+            case.size,
             vocab_size=VOCAB_SIZE,
-            sequence_length=setting.length,
+            sequence_length=case.length,
             attention=attention,
         ),
         member=Member(warmup_steps=1000),
         steps=1_000_000,
-        batch_size=setting.batch_size,
+        batch_size=case.batch_size,
         evaluation=LanguageEvaluation(every=1, sequences=1, final_sequences=1),
         log_every=1,
-        precision=setting.precision,
+        precision=case.precision,
     )
 
 
-def _build(name: str, setting: Setting, device: torch.device, tokens: np.ndarray) -> _Loop:
+def _build(name: str, case: Case, device: torch.device, tokens: np.ndarray) -> _Loop:
     if name == PLAIN:
-        model = PlainGPT(_config("softmax", setting).model).to(device)
+        model = PlainGPT(_config("softmax", case).model).to(device)
         return PlainLoop(
             model,
             tokens,
-            batch_size=setting.batch_size,
-            length=setting.length,
+            batch_size=case.batch_size,
+            length=case.length,
             device=device,
             compile=device.type == "cuda",
         )
-    execution = Execution(micro_batch=setting.micro_batch)
-    return Steps(_config(name, setting), Tokens([tokens]), execution, Ranks(device))
+    execution = Execution(micro_batch=case.micro_batch)
+    return Steps(_config(name, case), Tokens([tokens]), execution, Ranks(device))
 
 
-def _check(name: str, setting: Setting, device: torch.device) -> float:
+def _check(name: str, case: Case, device: torch.device) -> float:
     """Return how far the loss is from the reference path's in float32; raise if too far."""
-    setting = replace(setting, tokens_per_step=2 * setting.length, micro_batch=None)
-    config = _config("softmax" if name == PLAIN else name, setting)
-    tokens = np.random.default_rng(1).integers(VOCAB_SIZE, size=8 * setting.length, dtype=np.uint16)
+    case = replace(case, tokens_per_step=2 * case.length, micro_batch=None)
+    config = _config("softmax" if name == PLAIN else name, case)
+    tokens = np.random.default_rng(1).integers(VOCAB_SIZE, size=8 * case.length, dtype=np.uint16)
     exact = replace(config, precision="float32")
     slow = Execution(backend="reference", compile=False)
     reference = Steps(exact, Tokens([tokens]), slow, Ranks(device))
-    batch = torch.from_numpy(tokens[: 2 * setting.length + 2].astype(np.int64)).view(2, -1)
+    batch = torch.from_numpy(tokens[: 2 * case.length + 2].astype(np.int64)).view(2, -1)
     batch = batch.to(device)
-    expected = float(reference.losses(batch).mean()) / setting.length
+    expected = float(reference.losses(batch).mean()) / case.length
     if name == PLAIN:
         plain = PlainGPT(config.model).to(device)
         plain.load(reference.model.transformer)
@@ -167,21 +165,21 @@ def _check(name: str, setting: Setting, device: torch.device) -> float:
         tolerance = TOLERANCE["float32"]  # the plain model is compared as it is, without autocast
     else:
         fast = Steps(config, Tokens([tokens]), Execution(compile=False), Ranks(device))
-        found = float(fast.losses(batch).mean()) / setting.length
+        found = float(fast.losses(batch).mean()) / case.length
         tolerance = TOLERANCE[config.precision]
     return _compared(name, found, expected, tolerance)
 
 
 def _check_compiled(
-    loop: Steps, name: str, setting: Setting, device: torch.device, tokens: np.ndarray
+    loop: Steps, name: str, case: Case, device: torch.device, tokens: np.ndarray
 ) -> float:
     """Return how far the loss of the first step is from that of the model before compilation."""
-    execution = Execution(micro_batch=setting.micro_batch, compile=False)
-    eager = Steps(_config(name, setting), Tokens([tokens]), execution, Ranks(device))
+    execution = Execution(micro_batch=case.micro_batch, compile=False)
+    eager = Steps(_config(name, case), Tokens([tokens]), execution, Ranks(device))
     eager.take()
     loop.take()
     (found,), (expected,) = loop.mean_losses(), eager.mean_losses()
-    return _compared(name, found, expected, TOLERANCE[setting.precision])
+    return _compared(name, found, expected, TOLERANCE[case.precision])
 
 
 def _compared(name: str, found: float, expected: float, tolerance: float) -> float:
@@ -192,7 +190,7 @@ def _compared(name: str, found: float, expected: float, tolerance: float) -> flo
 
 
 def _tokens_per_second(
-    loop: _Loop, setting: Setting, device: torch.device, seconds: float
+    loop: _Loop, case: Case, device: torch.device, seconds: float
 ) -> tuple[float, float | None]:
     """Return the median rate of timed slices, and the peak of memory in GiB."""
     if device.type == "cuda":
@@ -210,7 +208,7 @@ def _tokens_per_second(
         if elapsed < seconds / 20:
             slice_steps *= 2  # too short to time
         else:
-            tokens = setting.batch_size * setting.length
+            tokens = case.batch_size * case.length
             rates.append(slice_steps * tokens / elapsed)
     gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     return sorted(rates)[len(rates) // 2], gib
@@ -240,7 +238,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="time for each figure")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024])
     parser.add_argument("--size", choices=DECODERS, default="paper")
-    parser.add_argument("--tokens-per-step", type=int, default=Setting.tokens_per_step)
+    parser.add_argument("--tokens-per-step", type=int, default=Case.tokens_per_step)
     parser.add_argument("--micro-batch", type=int)
     parser.add_argument("--precision", choices=TOLERANCE, default="bf16")
     parser.add_argument("--sdpa", choices=_SDPA, default="default", help="kernel of our softmax")
@@ -251,7 +249,7 @@ def main() -> None:
     print(" ".join(f"{key} {value}" for key, value in measured_with.items() if value))
     rows = []
     for length in arguments.lengths:
-        setting = Setting(
+        case = Case(
             size=arguments.size,
             length=length,
             tokens_per_step=arguments.tokens_per_step,
@@ -259,7 +257,7 @@ def main() -> None:
             micro_batch=arguments.micro_batch,
             sdpa=arguments.sdpa,
         )
-        for row in measure(device, arguments.seconds, setting):
+        for row in measure(device, arguments.seconds, case):
             rows.append(row | {"size": arguments.size, "sdpa": arguments.sdpa})
             print(" · ".join(f"{key} {_shown(value)}" for key, value in row.items()), flush=True)
             if arguments.out is not None:  # after every row: what was measured survives

@@ -52,7 +52,7 @@ def explore(
     except ImportError as error:
         raise UsageError(f"{error.name} is not installed: {install_command('explorer')}") from error
     from hyla.explorer.gallery import open_gallery
-    from hyla.explorer.runs import RunStore
+    from hyla.explorer.runs import RunFolder
     from hyla.explorer.web.security import Access
 
     screen = console()
@@ -65,7 +65,7 @@ def explore(
         gallery = open_gallery(paths, leave_out=screen.print if of_folders else None)
         listening = listen(host, port)
     token = new_token(host)
-    app = build_app(gallery, RunStore(root), Access(host=host, token=token))
+    app = build_app(gallery, RunFolder(root), Access(host=host, token=token))
     url = address(host, listening, token)
     screen.print(f"The explorer is at {url}", soft_wrap=True, highlight=False)
     if token is not None:
@@ -81,12 +81,12 @@ def explore(
 
 def _run_paths(run: str, root: Path) -> list[Path]:
     """Return the run that is given as a folder or as a name in the store, or those of a folder."""
-    from hyla.explorer.runs import RunStore
+    from hyla.explorer.runs import RunFolder
 
     for path in (Path(run), root / run):
         if path.is_dir():
-            return [path] if (path / "config.json").exists() else RunStore(path).paths() or [path]
-    store = RunStore(root)
+            return [path] if (path / "config.json").exists() else RunFolder(path).paths() or [path]
+    store = RunFolder(root)
     if named := store.named(run):
         return named
     names = store.names()

@@ -10,7 +10,7 @@ from hyla.commands.shared.exits import UsageError, usage_errors
 from hyla.commands.shared.options import check_writable
 from hyla.commands.shared.output import console, table
 from hyla.lab.report.pages import write_all
-from hyla.results.tables import stored_settings
+from hyla.results.tables import stored_conditions
 
 
 def report(
@@ -27,7 +27,7 @@ def report(
     """
     with usage_errors():
         check_writable(out=out)
-    if not stored_settings(out):
+    if not stored_conditions(out):
         raise UsageError(
             f"{out} holds no results: OUT is the folder that `hyla reproduce` wrote its tables to, "
             "results/lab if not told otherwise, or results/smoke at smoke scale; `hyla reproduce "
@@ -46,7 +46,7 @@ def write_report(out: Path, screen: Console) -> None:
         sections = write_all(out, say, progress=status.update)
     shown = table(
         "Claims of the paper, and questions beyond it",
-        "setting",
+        "conditions",
         "",
         "verdict",
         "claim",
@@ -54,12 +54,12 @@ def write_report(out: Path, screen: Console) -> None:
     )
     unjudged = 0
     for section in sections:
-        if section.setting.scale == "smoke":  # nothing has been learnt that could be judged
+        if section.conditions.scale == "smoke":  # nothing has been learnt that could be judged
             unjudged += len(section.verdicts)
             continue
         for verdict in section.verdicts:
             shown.add_row(
-                section.setting.label,
+                section.conditions.label,
                 section.experiment.name,
                 verdict.status,
                 verdict.claim,

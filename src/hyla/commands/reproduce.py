@@ -19,7 +19,7 @@ from hyla.lab.plan.reproduction import Cost, Extent, LabLaunch, Reproduction
 from hyla.lab.plan.shares import Share
 from hyla.lab.plan.slurm import SlurmOptions
 from hyla.lab.registry import load_all
-from hyla.results.tables import stored_settings
+from hyla.results.tables import stored_conditions
 from hyla.training.devices import resolve_device
 
 _EFFORT = Group("How much of it", sort_key=1)
@@ -98,7 +98,7 @@ def reproduce(
     seconds = job.seconds(shares, where)
     if dry_run:
         screen.show(_populations(shares, seconds))
-    title = f"{job.setting}: estimates for one population after the other on {where.type}"
+    title = f"{job.conditions}: estimates for one population after the other on {where.type}"
     screen.show(_costs(title, job.costs(shares, seconds)))
     screen.say(
         "The estimates are of training steps alone: evaluation, measuring and report come on top."
@@ -109,7 +109,7 @@ def reproduce(
         return
     with screen:
         outcome = job.run(screen)
-    if report and not outcome.submitted and stored_settings(job.store):
+    if report and not outcome.submitted and stored_conditions(job.store):
         write_report(job.store, screen.console)
     outcome.check()
 

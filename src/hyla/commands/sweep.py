@@ -21,7 +21,7 @@ from hyla.results.selection import (
     HYPERPARAMETERS,
     estimate,
     has_metric,
-    setting_of,
+    hyperparameters_of,
     validation_metric,
 )
 
@@ -128,7 +128,7 @@ def _best(found: Sequence[Found], headline: str) -> Table:
         diverged = sum(row["diverged"] for row in one.picked)
         shown.add_row(
             *label,
-            *(f"{value:g}" for value in setting_of(first)),
+            *(f"{value:g}" for value in hyperparameters_of(first)),
             str(len(one.picked)),
             *(_mean(one.picked, metric) for metric in metrics),
             f"{diverged} diverged" if diverged else "",

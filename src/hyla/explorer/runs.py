@@ -26,7 +26,7 @@ _DAMAGED = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
 _Answer = TypeVar("_Answer", bound=schemas.Answer)
 
 
-class RunStore:
+class RunFolder:
     """The run directories in a folder and in the folders of that (`runs/`, `runs/lab/`).
 
     A run's id is its path in the store. Only ids that a listing of the store holds are looked at,

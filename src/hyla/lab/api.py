@@ -8,7 +8,7 @@ from hyla.lab.plan.pipeline import Job, Outcome, Watch
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.plan.sweep import Sweep
 from hyla.lab.report.pages import write_all
-from hyla.results.tables import stored_settings
+from hyla.results.tables import stored_conditions
 
 _PATHS = ("root", "out")
 
@@ -46,7 +46,7 @@ def run(
         if isinstance(job, Sweep):
             for path in job.write(outcome):
                 say(f"written: {path}")
-        elif isinstance(job, Reproduction) and job.report and stored_settings(job.store):
+        elif isinstance(job, Reproduction) and job.report and stored_conditions(job.store):
             write_all(job.store, say)
     outcome.check()
     return outcome

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
+from hyla.results.conditions import Conditions
 from hyla.results.runs import Row, read_run
-from hyla.results.setting import Setting
 from hyla.results.subjects import Subject
 from hyla.results.tables import MEMBER, Cell
 
@@ -22,7 +22,7 @@ class NotAvailableError(Exception):
 class Measuring:
     """What there is to measure with."""
 
-    setting: Setting
+    conditions: Conditions
     cells: Sequence[Cell]
     root: Path
     """Folder of the run directories."""
@@ -39,7 +39,7 @@ class Measuring:
 
     def size(self, *, smoke: int, laptop: int, paper: int) -> int:
         """Return the number for the scale."""
-        return {"smoke": smoke, "laptop": laptop, "paper": paper}[self.setting.scale]
+        return {"smoke": smoke, "laptop": laptop, "paper": paper}[self.conditions.scale]
 
     def here(self, cell: Cell) -> list[Row]:
         """Return the cell's picked models whose runs are under `root`, best first.
@@ -64,7 +64,7 @@ class Measurement:
 
     name: str
     measure: Callable[[Measuring], list[Row]]
-    announce: Callable[[Setting, Path], str] | None = None
+    announce: Callable[[Conditions, Path], str] | None = None
     """Say, of the folder of the runs, what it takes that no estimate of populations has."""
     key: Sequence[str] = ()
     """Columns that tell rows apart: earlier rows of other keys then stay. Without, none does."""

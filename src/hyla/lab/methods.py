@@ -27,8 +27,8 @@ from typing import Any
 from hyla._errors import nearest
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import members
+from hyla.results.conditions import Conditions
 from hyla.results.runs import Row, flat_settings
-from hyla.results.setting import Setting
 from hyla.results.tables import Results, Tables, ceilings_of, cells_of
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge
 from hyla.training.config import members_from_tree, read_settings
@@ -157,33 +157,33 @@ EVERYTHING = Effort()
 
 
 def methods_of(
-    experiment: Experiment, setting: Setting, effort: Effort = EVERYTHING
+    experiment: Experiment, conditions: Conditions, effort: Effort = EVERYTHING
 ) -> list[Method]:
     """Return the methods an experiment trains, each once; no models that `effort` leaves out."""
-    methods = _methods(experiment, setting, effort.seeds, effort.search)
+    methods = _methods(experiment, conditions, effort.seeds, effort.search)
     return [narrowed for method in methods if (narrowed := effort.narrow(method))]
 
 
 @functools.cache  # building and checking hundreds of configs takes seconds
 def _methods(
-    experiment: Experiment, setting: Setting, seeds: int | None, search: bool
+    experiment: Experiment, conditions: Conditions, seeds: int | None, search: bool
 ) -> list[Method]:
     found: dict[str, Method] = {}
-    for tree in experiment.sweeps(setting.scale):
-        lists = members(tree["task"], setting.scale, seeds=seeds, search=search)
+    for tree in experiment.sweeps(conditions.scale):
+        lists = members(tree["task"], conditions.scale, seeds=seeds, search=search)
         for method in expand(tree | {"grid": tree["grid"] | lists}):
-            config = setting.apply(method.config)
+            config = conditions.apply(method.config)
             found.setdefault(method_key(config), dataclasses.replace(method, config=config))
     return list(found.values())
 
 
-def check_only(experiments: Sequence[Experiment], setting: Setting, effort: Effort) -> None:
+def check_only(experiments: Sequence[Experiment], conditions: Conditions, effort: Effort) -> None:
     """Raise a ValueError for a key that is no setting of any model, or a value that none has."""
     everything = dataclasses.replace(effort, only={})
     models = [
         flat_settings(method.config.to_tree()) | vars(member)
         for experiment in experiments
-        for method in methods_of(experiment, setting, everything)
+        for method in methods_of(experiment, conditions, everything)
         for member in method.config.members
     ]
     if effort.only and not models:
@@ -201,7 +201,7 @@ def check_only(experiments: Sequence[Experiment], setting: Setting, effort: Effo
                     f"--only {key}={text}: no model has that{nearest(text, there)}. Of the models, "
                     f"{key} is one of {', '.join(there)}."
                 )
-    if effort.only and not any(methods_of(e, setting, effort) for e in experiments):
+    if effort.only and not any(methods_of(e, conditions, effort) for e in experiments):
         raise ValueError("--only leaves no model: none has all of these settings at once")
 
 
@@ -218,10 +218,10 @@ def together(methods: Iterable[Method]) -> list[Method]:
     return list(union.values())
 
 
-def titled(method: Method, setting: Setting) -> Method:
+def titled(method: Method, conditions: Conditions) -> Method:
     """Name a method by all in which it departs from the preset, not by one grid's keys."""
     config = method.config
-    usual = _usual(config.task_name, setting)
+    usual = _usual(config.task_name, conditions)
     changed = {
         key: value
         for key, value in flat_settings(config.to_tree()).items()
@@ -233,16 +233,16 @@ def titled(method: Method, setting: Setting) -> Method:
 
 
 @functools.cache
-def _usual(task: str, setting: Setting) -> Row:
-    preset = setting.apply(config_from_tree(load_preset(task, setting.scale)))
+def _usual(task: str, conditions: Conditions) -> Row:
+    preset = conditions.apply(config_from_tree(load_preset(task, conditions.scale)))
     return flat_settings(preset.to_tree())
 
 
 def results_of(experiment: Experiment, tables: Tables) -> Results:
     """Return what the tables hold for an experiment."""
-    cells = cells_of([m.config for m in methods_of(experiment, tables.setting)], tables)
+    cells = cells_of([m.config for m in methods_of(experiment, tables.conditions)], tables)
     return Results(
-        setting=tables.setting,
+        conditions=tables.conditions,
         cells=cells,
         rows=tables.measured(experiment.measurement.name) if experiment.measurement else [],
         ceilings=ceilings_of(cells, tables),

@@ -36,16 +36,16 @@ def has_metric(model: Mapping[str, Any], name: str) -> bool:
     return model.get(name) is not None
 
 
-def best_setting(rows: Sequence[Row], headline: str) -> tuple[Any, ...]:
+def best_hyperparameters(rows: Sequence[Row], headline: str) -> tuple[Any, ...]:
     """Return the hyper-parameters with the best mean over seeds on the validation split.
 
-    A setting with which any seed diverged ranks below all others.
+    A choice with which any seed diverged ranks below all others.
     """
     metric = validation_metric(rows, headline)
-    settings = compared_settings(rows)
+    settings = compared_hyperparameters(rows)
 
-    def rank(setting: tuple[Any, ...]) -> tuple[bool, float]:
-        seeds = settings[setting]
+    def rank(choice: tuple[Any, ...]) -> tuple[bool, float]:
+        seeds = settings[choice]
         score = statistics.fmean(row[metric] for row in seeds)
         stable = not any(row["diverged"] for row in seeds)
         return stable, -math.inf if math.isnan(score) else score
@@ -53,19 +53,19 @@ def best_setting(rows: Sequence[Row], headline: str) -> tuple[Any, ...]:
     return max(settings, key=rank)
 
 
-def compared_settings(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
+def compared_hyperparameters(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
     """Return the models by their hyper-parameters, of those that have as many seeds as any.
 
     A mean over fewer seeds is no match: where runs sit on plateaus, one lucky seed would win.
     """
     settings: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        settings.setdefault(setting_of(row), []).append(row)
+        settings.setdefault(hyperparameters_of(row), []).append(row)
     most = max(map(len, settings.values()))
-    return {setting: models for setting, models in settings.items() if len(models) == most}
+    return {choice: models for choice, models in settings.items() if len(models) == most}
 
 
-def setting_of(row: Row) -> tuple[Any, ...]:
+def hyperparameters_of(row: Row) -> tuple[Any, ...]:
     """Return the row's hyper-parameters: what distinguishes members besides the seed."""
     return tuple(row[name] for name in HYPERPARAMETERS)
 

@@ -1,6 +1,6 @@
 """What was measured, as small tables that can be committed, and what an experiment sees of them.
 
-A store is a folder with one folder for each `Setting` in it::
+A store is a folder with one folder for each `Conditions` in it::
 
     results/lab/paper-tf32/
       models-fuzzy.csv      a row per trained model: settings, seed, step, metrics, origin
@@ -22,18 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hyla.results.conditions import Conditions
 from hyla.results.origins import read_with_origins, write_with_origins
 from hyla.results.runs import Row, StoredRun, curve_rows, final_rows
 from hyla.results.selection import (
     HYPERPARAMETERS,
     Estimate,
-    best_setting,
-    compared_settings,
+    best_hyperparameters,
+    compared_hyperparameters,
     estimate,
-    setting_of,
+    hyperparameters_of,
     validation_metric,
 )
-from hyla.results.setting import Setting
 from hyla.training import Member, TrainConfig, config_from_tree
 from hyla.training.identity import method_key, task_key
 
@@ -41,15 +41,15 @@ MEMBER = tuple(field.name for field in dataclasses.fields(Member))
 """What identifies a model among those of its method."""
 
 
-# --- the tables of a setting -----------------------------------------------------------------
+# --- the tables of some conditions ----------------------------------------------------------
 
 
 class Tables:
-    """The tables of one setting."""
+    """The tables of some conditions."""
 
-    def __init__(self, store: Path, setting: Setting):
-        self.setting = setting
-        self.folder = store / setting.label
+    def __init__(self, store: Path, conditions: Conditions):
+        self.conditions = conditions
+        self.folder = store / conditions.label
         # Every experiment looks at the same tables.
         self._read: dict[Path, list[Row]] = {}
 
@@ -104,12 +104,12 @@ class Tables:
         self._read.pop(path, None)  # to be read as any other process would read it
 
 
-def stored_settings(store: Path) -> list[Setting]:
+def stored_conditions(store: Path) -> list[Conditions]:
     """Return the settings that have a folder in the store."""
     found = []
     for folder in sorted(path for path in store.glob("*") if path.is_dir()):
         try:
-            found.append(Setting.from_label(folder.name))
+            found.append(Conditions.from_label(folder.name))
         except ValueError:
             continue  # not ours
     return found
@@ -157,8 +157,8 @@ class Cell:
     @functools.cached_property
     def picked(self) -> list[Row]:
         """The models of all seeds at the best hyper-parameters, by validation."""
-        best = best_setting(self.rows, self.headline)
-        return [row for row in self.rows if setting_of(row) == best]
+        best = best_hyperparameters(self.rows, self.headline)
+        return [row for row in self.rows if hyperparameters_of(row) == best]
 
     def validated(self, row: Row) -> float:
         """Return the score of one of its models on the validation split, -∞ if it diverged."""
@@ -177,8 +177,8 @@ class Cell:
     @property
     def searched(self) -> tuple[int, int]:
         """How many hyper-parameter settings were compared, of how many that the grid has."""
-        asked_for = {setting_of(vars(member)) for member in self.config.members}
-        return len(compared_settings(self.rows)), len(asked_for)
+        asked_for = {hyperparameters_of(vars(member)) for member in self.config.members}
+        return len(compared_hyperparameters(self.rows)), len(asked_for)
 
     @property
     def instances(self) -> int:
@@ -207,9 +207,9 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What the store holds for one experiment under one setting."""
+    """What the store holds for one experiment under some conditions."""
 
-    setting: Setting
+    conditions: Conditions
     cells: Sequence[Cell]
     """Of the methods that have at least one finished model."""
     rows: Sequence[Row]

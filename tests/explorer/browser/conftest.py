@@ -9,7 +9,7 @@ from page_watch import WIDTHS, Visit, launch, visiting
 from playwright.sync_api import Browser, sync_playwright
 
 from hyla.explorer.gallery import open_gallery
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.explorer.web.app import build_app
 from hyla.explorer.web.security import Access
 from hyla.explorer.web.server import serving
@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def address(browser: Browser, store: Path) -> Iterator[str]:
-    with serving(build_app(open_gallery([]), RunStore(store), Access())) as address:
+    with serving(build_app(open_gallery([]), RunFolder(store), Access())) as address:
         yield address
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from hyla.explorer.gallery import open_gallery
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.explorer.web.app import build_app
 from hyla.explorer.web.security import Access
 from hyla.explorer.web.server import serving
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--only", choices=SCENES, nargs="+", default=list(SCENES))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    app = build_app(open_gallery([]), RunStore(given.runs), Access())
+    app = build_app(open_gallery([]), RunFolder(given.runs), Access())
     with sync_playwright() as playwright, serving(app) as address:
         browser = launch(playwright)
         for name in given.only:

@@ -8,7 +8,7 @@ from page_watch import VIEWS, Visit
 from playwright.sync_api import Page, expect
 
 from hyla.explorer.gallery import Gallery, open_gallery
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.explorer.web.app import build_app
 from hyla.explorer.web.security import Access
 from hyla.explorer.web.server import serving
@@ -133,14 +133,14 @@ def test_a_link_says_all_that_another_explorer_would_choose_otherwise(desk: Visi
     # Where other models come first, a link shows its own all the same.
     first = [subject_of("sraven"), subject_of("fuzzy")]
     gallery = Gallery([*first, *open_gallery([]).subjects.values()])
-    with serving(build_app(gallery, RunStore(tmp_path), Access())) as desk.address:
+    with serving(build_app(gallery, RunFolder(tmp_path), Access())) as desk.address:
         page = desk.open(f"#{links[0]}")
         expect(page.locator("form.answer fieldset")).to_have_count(4)
         page = desk.open(f"#{links[3]}")
         expect(page.locator(".predictions dt")).to_have_text(["Target", "HYLA", "Softmax"])
         desk.settle()
     # Where they are not, that is told.
-    with serving(build_app(Gallery(first), RunStore(tmp_path), Access())) as desk.address:
+    with serving(build_app(Gallery(first), RunFolder(tmp_path), Access())) as desk.address:
         page = desk.open(f"#{links[3]}")
         expect(page.get_by_text("models that are not here: fuzzy-hyla, fuzzy-soft")).to_be_visible()
         desk.settle()
@@ -201,7 +201,7 @@ def test_a_server_that_is_gone_is_told_and_tried_again(desk: Visit):
 
 
 def test_models_of_another_size_and_missing_tasks_are_no_obstacle(desk: Visit, tmp_path):
-    app = build_app(Gallery([subject_of("sraven")]), RunStore(tmp_path), Access())
+    app = build_app(Gallery([subject_of("sraven")]), RunFolder(tmp_path), Access())
     with serving(app) as desk.address:
         page = desk.open("#/puzzle?answer=none")
         expect(page.locator(".rules > li")).to_have_count(2)
@@ -212,7 +212,7 @@ def test_models_of_another_size_and_missing_tasks_are_no_obstacle(desk: Visit, t
 
 def test_functions_of_several_sizes_are_offered_one_at_a_time(desk: Visit, tmp_path):
     gallery = Gallery([*open_gallery([]).subjects.values(), subject_of("fuzzy")])
-    with serving(build_app(gallery, RunStore(tmp_path), Access())) as desk.address:
+    with serving(build_app(gallery, RunFolder(tmp_path), Access())) as desk.address:
         page = desk.open("#/fuzzy")
         expect(page.get_by_text("The 15 examples as numbers")).to_be_visible()
         page.get_by_label("Functions of").select_option("3 variables, 2 terms, 5 examples")

@@ -9,7 +9,7 @@ from page_watch import Visit
 from playwright.sync_api import Page, expect
 
 from hyla.explorer.gallery import Gallery, open_gallery
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.explorer.web.app import build_app
 from hyla.explorer.web.security import Access
 from hyla.explorer.web.server import serving
@@ -66,7 +66,7 @@ def test_names_of_variables(desk: Visit):
 
 def test_of_many_models_some_are_shown(desk: Visit, tmp_path):
     many = Gallery([subject_of("fuzzy", id=f"run:{i}", seed=i) for i in range(18)])
-    with serving(build_app(many, RunStore(tmp_path), Access())) as desk.address:
+    with serving(build_app(many, RunFolder(tmp_path), Access())) as desk.address:
         page = desk.open("#/fuzzy")
         expect(page.locator(".predictions dl > div")).to_have_count(1 + 8)
         boxes = page.get_by_role("group", name="Models, up to 8").get_by_role("checkbox")
@@ -151,7 +151,7 @@ def test_an_unfinished_run_says_how_far_it_is_and_a_bad_start_does_not_hide_it(
         '{"step": 8, "ood/r2": [-70.0, -50.0], "test/r2": [0.5, 0.5]}\n'
         '{"step": 16, "ood/r2": [0.2, 0.4], "test/r2": [0.5, 0.5]}\n'
     )
-    app = build_app(open_gallery([]), RunStore(tmp_path), Access())
+    app = build_app(open_gallery([]), RunFolder(tmp_path), Access())
     with serving(app) as desk.address:
         page = desk.open("#/compare")
         expect(page.get_by_role("cell", name="16 / 24")).to_be_visible()
@@ -163,7 +163,7 @@ def test_an_unfinished_run_says_how_far_it_is_and_a_bad_start_does_not_hide_it(
 
 
 def test_an_empty_store_says_how_to_fill_it(desk: Visit, tmp_path):
-    app = build_app(open_gallery([]), RunStore(tmp_path), Access())
+    app = build_app(open_gallery([]), RunFolder(tmp_path), Access())
     with serving(app) as desk.address:
         page = desk.open("#/compare")
         expect(page.get_by_text("There are no runs in the store yet")).to_be_visible()

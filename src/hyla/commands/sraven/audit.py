@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from hyla.commands.shared.exits import usage_errors
 from hyla.commands.shared.output import console, progress_bar, table
-from hyla.commands.sraven.task import TaskSettings, task_config
+from hyla.commands.sraven.task import TaskOptions, task_config
 from hyla.tasks.sraven import Sraven
 from hyla.tasks.sraven.solver.audit import audit as measure
 from hyla.training.devices import resolve_device
@@ -19,7 +19,7 @@ def audit(
     seed: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
-    task_options: TaskSettings = None,
+    task_options: TaskOptions = None,
 ) -> None:
     """Measure how ambiguous the instances are, and how well the best and the blind can do.
 

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
 from hyla.commands.shared.output import console, progress_bar
-from hyla.commands.sraven.task import TaskSettings, task_config
+from hyla.commands.sraven.task import TaskOptions, task_config
 from hyla.training.devices import resolve_device
 
 
@@ -20,7 +20,7 @@ def export(
     seed: int = 0,
     labels: Annotated[bool, Parameter(negative="--no-labels")] = True,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    task_options: TaskSettings = None,
+    task_options: TaskOptions = None,
 ) -> None:
     """Write a dataset of instances as Parquet files, with a datasheet.
 
@@ -49,12 +49,12 @@ def export(
         auto takes the GPU if there is one.
     """
     try:
-        from hyla.tasks.sraven.faces.export import ExportSettings, check_destination
+        from hyla.tasks.sraven.faces.export import ExportConfig, check_destination
         from hyla.tasks.sraven.faces.export import export as write_dataset
     except ImportError as error:
         raise UsageError(str(error)) from error
     with usage_errors():
-        settings = ExportSettings(
+        settings = ExportConfig(
             config=task_config(task_options),
             splits=("train", "test", "ood") if split is None else tuple(split),
             instances=instances,

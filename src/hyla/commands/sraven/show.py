@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.output import console, table
-from hyla.commands.sraven.task import TaskSettings, task_config
+from hyla.commands.sraven.task import TaskOptions, task_config
 from hyla.tasks.sraven.faces.rendering import draw_numbers, to_text
 from hyla.tasks.sraven.faces.shapes import draw_shapes
 from hyla.tasks.sraven.problem import Problem, Problems
@@ -30,7 +30,7 @@ def show(
     svg: Path | None = None,
     png: Path | None = None,
     shapes: Annotated[bool, Parameter(negative=())] = False,
-    task_options: TaskSettings = None,
+    task_options: TaskOptions = None,
 ) -> None:
     """Show an instance: a grid of panels of integers, the last of them asked for.
 

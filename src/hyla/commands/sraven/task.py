@@ -7,7 +7,7 @@ from cyclopts import Group, Parameter
 from hyla.commands.shared.options import SravenOptions, given
 from hyla.tasks import SravenConfig
 
-TaskSettings = Annotated[
+TaskOptions = Annotated[
     SravenOptions | None, Parameter(name="task", group=Group("Task", sort_key=9))
 ]
 

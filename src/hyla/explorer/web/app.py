@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from hyla import __version__
 from hyla.explorer import codes, fuzzy, puzzles, swaps
 from hyla.explorer.gallery import Gallery
-from hyla.explorer.runs import RunStore
+from hyla.explorer.runs import RunFolder
 from hyla.explorer.web import schemas
 from hyla.explorer.web.admission import Admission
 from hyla.explorer.web.refusals import RefusedError
@@ -45,7 +45,7 @@ _Layer = Annotated[int, Query(ge=0, le=1000, description="Number of a layer, fro
 _Token = Annotated[int | None, Query(ge=0, le=100_000, description="Position of a token, from 0.")]
 
 
-def build_app(gallery: Gallery, store: RunStore, access: Access) -> ASGIApp:
+def build_app(gallery: Gallery, store: RunFolder, access: Access) -> ASGIApp:
     """Return the application for these models and runs."""
     app = FastAPI(
         title="hyla explorer",
@@ -64,7 +64,7 @@ def build_app(gallery: Gallery, store: RunStore, access: Access) -> ASGIApp:
     return Guard(Admission(app), access)
 
 
-def _api(gallery: Gallery, store: RunStore) -> APIRouter:
+def _api(gallery: Gallery, store: RunFolder) -> APIRouter:
     api = APIRouter(prefix="/api", responses=_REASONS)
     atlases = codes.Atlases()
 

@@ -50,7 +50,7 @@ def measure(
     if experiment.measurement is None:
         return 0
     measuring = Measuring(
-        setting=tables.setting,
+        conditions=tables.conditions,
         cells=results_of(experiment, tables).cells,
         root=root,
         device=resolve_device(device),

@@ -16,7 +16,7 @@ from hyla.lab.plan.shares import Share, finished_rows, plan
 from hyla.lab.plan.slurm import SlurmJobs, SlurmOptions, submit, wait_for
 from hyla.lab.plan.workers import Trained, train_shares
 from hyla.results.runs import Row
-from hyla.results.selection import best_setting, setting_of
+from hyla.results.selection import best_hyperparameters, hyperparameters_of
 from hyla.training import Interrupted
 from hyla.training.devices import resolve_device
 
@@ -103,8 +103,8 @@ def _found(shares: Sequence[Share]) -> Found:
     method, rows = shares[0].method, finished_rows(shares)
     complete = all(share.finished for share in shares)
     headline = method.config.build_task().headline
-    best = best_setting(rows, headline) if complete else None
-    rows = [{**row, "picked": setting_of(row) == best} for row in rows]
+    best = best_hyperparameters(rows, headline) if complete else None
+    rows = [{**row, "picked": hyperparameters_of(row) == best} for row in rows]
     return Found(method=method, rows=rows, complete=complete)
 
 

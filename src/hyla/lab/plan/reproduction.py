@@ -19,8 +19,8 @@ from hyla.lab.plan.measure import collect_ceilings, measure
 from hyla.lab.plan.pipeline import Job, Launch, Outcome, Watch
 from hyla.lab.plan.shares import Share
 from hyla.lab.registry import load_all
+from hyla.results.conditions import Conditions
 from hyla.results.runs import Row, read_run
-from hyla.results.setting import Setting
 from hyla.results.tables import Tables
 from hyla.training import Interrupted
 from hyla.training.identity import method_key
@@ -47,7 +47,7 @@ class Extent:
     """How much of the paper to reproduce."""
 
     scale: str = "laptop"
-    """smoke (seconds a run), laptop (minutes, two cores) or paper (the paper's own setting)."""
+    """smoke (seconds a run), laptop (minutes, two cores) or paper (the paper's own size)."""
     seeds: int | None = None
     """Seeds of each method; without it, 3 at paper scale and 2 at the others."""
     search: bool = True
@@ -84,12 +84,12 @@ class Reproduction(LabLaunch, Job, Extent):
 
     def __post_init__(self):
         super().__post_init__()
-        check_only(self.experiments, self.setting, self.effort)
+        check_only(self.experiments, self.conditions, self.effort)
 
     @functools.cached_property
-    def setting(self) -> Setting:
+    def conditions(self) -> Conditions:
         """The circumstances that its results share."""
-        return Setting(scale=self.scale, shorten=self.shorten, precision=self.precision)
+        return Conditions(scale=self.scale, shorten=self.shorten, precision=self.precision)
 
     @functools.cached_property
     def effort(self) -> Effort:
@@ -106,19 +106,19 @@ class Reproduction(LabLaunch, Job, Extent):
         """Folder of the tables."""
         if self.out is not None:
             return self.out
-        return _SMOKE_OUT if self.setting.scale == "smoke" else _OUT
+        return _SMOKE_OUT if self.conditions.scale == "smoke" else _OUT
 
     @functools.cached_property
     def tables(self) -> Tables:
         """Where the numbers go."""
-        return Tables(self.store, self.setting)
+        return Tables(self.store, self.conditions)
 
     def asked(self) -> list[Method]:
         """Return the methods of all the experiments; models that several need are there once."""
         return together(
-            titled(method, self.setting)
+            titled(method, self.conditions)
             for experiment in self.experiments
-            for method in methods_of(experiment, self.setting, self.effort)
+            for method in methods_of(experiment, self.conditions, self.effort)
         )
 
     # --- what it would take ------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Reproduction(LabLaunch, Job, Extent):
 
         costs = []
         for experiment in self.experiments:
-            methods = methods_of(experiment, self.setting, self.effort)
+            methods = methods_of(experiment, self.conditions, self.effort)
             keys = {method_key(method.config) for method in methods}
             own = [(share, time) for share, time in timed if method_key(share.config) in keys]
             costs.append(cost(experiment.name, own, experiment.title))
@@ -164,7 +164,7 @@ class Reproduction(LabLaunch, Job, Extent):
     def announcements(self) -> list[str]:
         """Return what it takes that no estimate of populations has."""
         return [
-            f"{experiment.name}: {experiment.measurement.announce(self.setting, self.root)}"
+            f"{experiment.name}: {experiment.measurement.announce(self.conditions, self.root)}"
             for experiment in self.experiments
             if experiment.measurement is not None and experiment.measurement.announce is not None
         ]

@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from hyla.lab.plan.shares import Share
-from hyla.results.compact import compact
 from hyla.results.scoring import score_rest
+from hyla.results.trimming import drop_optimiser_state
 from hyla.training import Interrupted, train
 from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunBusyError
@@ -53,7 +53,7 @@ def complete(share: Share, *, device: str, max_seconds: float = math.inf) -> str
     if summary is None:
         root = share.path.parent
         summary = train(share.config, root=root, device=device, max_seconds=max_seconds)
-    compact(share.path)
+    drop_optimiser_state(share.path)
     asked = share.method.config.evaluation
     score_rest(share.path, asked, device=device, max_seconds=deadline - time.monotonic())
     return f"finished in {summary['seconds']:.0f} s"

@@ -92,7 +92,7 @@ def _write_figures(
     written = {}
     for i, section in enumerate(drawn, start=1):
         assert section.figure is not None
-        name = f"{section.setting.label}, {section.experiment.name}"
+        name = f"{section.conditions.label}, {section.experiment.name}"
         progress(f"{name}: drawing figure {i} of {len(drawn)}")
         png, _ = write_figure(section.figure, store / section.figure_path)
         written[section.figure_path] = png.relative_to(store)
@@ -115,7 +115,7 @@ def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
             lines += [f"### {section.experiment.title}", "", section.experiment.shows, ""]
             if section.figure_path in figures:
                 path = figures[section.figure_path].as_posix()
-                lines += [f"![{section.experiment.name}, {section.setting.label}]({path})", ""]
+                lines += [f"![{section.experiment.name}, {section.conditions.label}]({path})", ""]
             if section.figure is not None and section.figure.note:
                 lines += [section.figure.note, ""]
             for table in (section.table, section.models):
@@ -227,7 +227,7 @@ def _html_section(
 
 
 def _anchor(section: Section) -> str:
-    return f"{section.setting.label}-{section.experiment.name}"
+    return f"{section.conditions.label}-{section.experiment.name}"
 
 
 def _html_verdicts(verdicts: Sequence[Verdict]) -> str:
@@ -260,7 +260,7 @@ def _by_heading(sections: Sequence[Section]) -> dict[str, list[Section]]:
 
 
 def _count_line(sections: Sequence[Section]) -> str:
-    if sections[0].setting.scale == "smoke":
+    if sections[0].conditions.scale == "smoke":
         return _SMOKE
     paper = [section for section in sections if not beyond_the_paper(section)]
     ours = [section for section in sections if beyond_the_paper(section)]

@@ -1,6 +1,6 @@
 """What the store holds, beside the paper: sections, and the files made of them.
 
-Nothing here trains or measures. Each setting is reported by itself, the paper's own first.
+Nothing here trains or measures. Conditions are reported by themselves, the paper's own first.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS
 from hyla.lab.methods import Method, methods_of, results_of, titled
 from hyla.lab.registry import BEYOND, NAMES, load
+from hyla.results.conditions import Conditions
 from hyla.results.runs import Row
 from hyla.results.selection import HYPERPARAMETERS, Estimate
-from hyla.results.setting import Setting
-from hyla.results.tables import Cell, Results, Tables, stored_settings
+from hyla.results.tables import Cell, Results, Tables, stored_conditions
 from hyla.training import SCALES
 from hyla.training.identity import method_key
 
@@ -35,10 +35,10 @@ _SHARED = ("attention", "group", "precision", "finished", *HYPERPARAMETERS)
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One experiment under one setting, as far as it was measured."""
+    """One experiment under one set of conditions, as far as it was measured."""
 
     experiment: Experiment
-    setting: Setting
+    conditions: Conditions
     """Where its tables and figure lie in the store."""
     heading: str
     """What the models of the section have in common: scale, length, precision."""
@@ -56,7 +56,7 @@ class Section:
     @property
     def figure_path(self) -> Path:
         """Where its figure lies in the store, without a suffix."""
-        return Path(self.setting.label) / "figures" / self.experiment.name
+        return Path(self.conditions.label) / "figures" / self.experiment.name
 
 
 def build(store: Path, progress: Callable[[str], None] = lambda line: None) -> list[Section]:
@@ -65,9 +65,11 @@ def build(store: Path, progress: Callable[[str], None] = lambda line: None) -> l
     `progress` is told which of the settings is being read: that takes some seconds.
     """
     sections = []
-    for setting in sorted(stored_settings(store), key=lambda s: (-SCALES.index(s.scale), s.label)):
-        progress(f"{setting.label}: reading its tables")
-        sections += [_section(*shown) for shown in _shown(Tables(store, setting))]
+    for conditions in sorted(
+        stored_conditions(store), key=lambda s: (-SCALES.index(s.scale), s.label)
+    ):
+        progress(f"{conditions.label}: reading its tables")
+        sections += [_section(*shown) for shown in _shown(Tables(store, conditions))]
     return sections
 
 
@@ -93,17 +95,19 @@ def _answered(experiment: Experiment, results: Results) -> bool:
     """Whether enough is there of what the experiment asks for, and something that is its own."""
     if experiment.measurement is not None:
         return bool(results.rows)
-    methods = methods_of(experiment, results.setting)
+    methods = methods_of(experiment, results.conditions)
     found = {method_key(cell.config) for cell in results.cells}
     if len(found) < _LEAST_SHARE * len(methods):
         return False
-    return any(method_key(m.config) in found and not _shared(m, results.setting) for m in methods)
+    return any(
+        method_key(m.config) in found and not _shared(m, results.conditions) for m in methods
+    )
 
 
-def _shared(method: Method, setting: Setting) -> bool:
+def _shared(method: Method, conditions: Conditions) -> bool:
     """Whether it is one of the three that all compare, as the preset has it."""
     task, attention = method.config.task_name, method.config.model.attention
-    return attention in METHODS and titled(method, setting).settings == {task: attention}
+    return attention in METHODS and titled(method, conditions).settings == {task: attention}
 
 
 def _covering(keys: Mapping[str, set[str]], chosen: set[str]) -> set[str]:
@@ -121,7 +125,7 @@ def _covering(keys: Mapping[str, set[str]], chosen: set[str]) -> set[str]:
 def _section(experiment: Experiment, results: Results) -> Section:
     return Section(
         experiment=experiment,
-        setting=results.setting,
+        conditions=results.conditions,
         heading=_heading(results),
         figure=experiment.figure(results),
         table=experiment.table(results),
@@ -132,14 +136,14 @@ def _section(experiment: Experiment, results: Results) -> Section:
 
 
 def _heading(results: Results) -> str:
-    """Name the setting; language models train in their preset's precision, whatever it asks for."""
+    """Name the conditions; language models train in their preset's precision, whatever is asked."""
     own = {row["precision"] for row in results.rows if row.get("precision")}
-    return results.setting.heading(" and ".join(sorted(own)) or results.setting.precision)
+    return results.conditions.heading(" and ".join(sorted(own)) or results.conditions.precision)
 
 
 def _verdicts(experiment: Experiment, results: Results) -> list[Verdict]:
     verdicts = experiment.verdicts(results)
-    if results.setting.scale == "smoke":
+    if results.conditions.scale == "smoke":
         return [dataclasses.replace(verdict, status=NO_VERDICT) for verdict in verdicts]
     # What single seeds have no part in comes out the same without them.
     supported = experiment.verdicts(_of_several_seeds(results))
@@ -168,8 +172,8 @@ def _models_table(experiment: Experiment, results: Results) -> Table | None:
     if experiment.measurement is not None or not results.cells:
         return None
     titles = {
-        method_key(method.config): str(titled(method, results.setting))
-        for method in methods_of(experiment, results.setting)
+        method_key(method.config): str(titled(method, results.conditions))
+        for method in methods_of(experiment, results.conditions)
     }
     columns: dict[str, list[str]] = {
         "method": [titles[method_key(cell.config)] for cell in results.cells],
@@ -275,17 +279,17 @@ def missing(sections: Sequence[Section]) -> dict[str, list[Experiment]]:
     found: dict[str, list[Experiment]] = {}
     for name in NAMES:
         own = [section for section in sections if section.experiment.name == name]
-        best = max(own, key=lambda section: _likeness(section.setting), default=None)
+        best = max(own, key=lambda section: _likeness(section.conditions), default=None)
         if best is None:
             found.setdefault("Not measured yet, or too little to show", []).append(load(name))
-        elif _likeness(best.setting) < _likeness(Setting(scale=SCALES[-1])):
+        elif _likeness(best.conditions) < _likeness(Conditions(scale=SCALES[-1])):
             found.setdefault(f"Measured only at {best.heading}", []).append(load(name))
     return found
 
 
-def _likeness(setting: Setting) -> tuple[int, int]:
-    """Return what rises with how close a setting is to the paper's."""
-    return SCALES.index(setting.scale), -setting.shorten
+def _likeness(conditions: Conditions) -> tuple[int, int]:
+    """Return what rises with how close conditions are to the paper's."""
+    return SCALES.index(conditions.scale), -conditions.shorten
 
 
 def counts(sections: Sequence[Section]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.matching import BestMatching
 from hyla.tasks.sraven.rules import any_of
-from hyla.tasks.sraven.threads import compact, prescriptions, thread_context
+from hyla.tasks.sraven.threads import narrowed, prescriptions, thread_context
 
 _WORKING_SET = {"cpu": 2**21, "cuda": 2**26}  # threads × instances looked at together
 
@@ -41,7 +41,7 @@ class Conflicts:
         return torch.cat([self._judge(part) for part in parts])
 
     def _judge(self, grids: Int[Tensor, "columns rows m n"]) -> Bool[Tensor, "n"]:
-        grids = compact(grids, num_values=self._config.num_values)
+        grids = narrowed(grids, num_values=self._config.num_values)
         context = thread_context(grids, num_values=self._config.num_values, permuted=self._permuted)
         truth = grids[-1, -1]  # its positions are those of the last column, hence the last axis
         found = prescriptions(context, self._config.rules)

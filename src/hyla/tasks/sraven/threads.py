@@ -13,7 +13,7 @@ from torch import Tensor
 from hyla.tasks.sraven.rules import RULES, Context, Prescription
 
 
-def compact(
+def narrowed(
     grids: Int[Tensor, "columns rows m n"], *, num_values: int
 ) -> Int[Tensor, "columns rows m n"]:
     """The same in 32 bits, which are faster, if a rule's arithmetic has room in them.

@@ -101,7 +101,7 @@ def _verdicts(results: Results) -> list[Verdict]:
         cells = [cell for cell in results.cells if cell.config.task_name == task]
         hylas = [c for c in cells if c.config.model.attention == "hyla" and c.ood is not None]
         others = [c for c in cells if c.config.model.attention != "hyla" and c.ood is not None]
-        sizes = len(_sizes(load_preset(task, results.setting.scale)["model"]))
+        sizes = len(_sizes(load_preset(task, results.conditions.scale)["model"]))
         if len(hylas) + len(others) == sizes * len(METHODS):
             found.append(_against_larger(title, hylas, others))
         for hyla in hylas:

@@ -14,7 +14,7 @@ from hyla.lab.grids import sweep
 from hyla.lab.measuring import Measurement, Measuring
 from hyla.lab.methods import expand
 from hyla.results.runs import Row, curve_rows, origin_of, read_runs
-from hyla.results.selection import setting_of
+from hyla.results.selection import hyperparameters_of
 from hyla.results.tables import MEMBER, Cell, Results
 from hyla.training.identity import method_key
 
@@ -49,9 +49,9 @@ def _score(task: str) -> str:
 def _measure(measuring: Measuring) -> list[Row]:
     """Return the evaluations of all these runs that are here: a plateau shows before the end."""
     configs = (
-        method.config for tree in _sweeps(measuring.setting.scale) for method in expand(tree)
+        method.config for tree in _sweeps(measuring.conditions.scale) for method in expand(tree)
     )
-    wanted = {method_key(measuring.setting.apply(config)) for config in configs}
+    wanted = {method_key(measuring.conditions.apply(config)) for config in configs}
     rows = []
     for run in read_runs(measuring.root):
         if run.method not in wanted:
@@ -77,13 +77,13 @@ def _curves(results: Results, task: str) -> _Curves:
         if cell.config.task_name == task:
             seeds = found.setdefault(str(cell.config.model.attention), {})
             for row in cell.curves:
-                picked = setting_of(row) == setting_of(cell.picked[0])
+                picked = hyperparameters_of(row) == hyperparameters_of(cell.picked[0])
                 if picked and row.get(_score(task)) is not None:
                     seeds.setdefault(row["seed"], {})[row["step"]] = row[_score(task)]
     rows = [r for r in results.rows if r["task_name"] == task and r["attention"] not in found]
     for row in rows:
         first = next(r for r in rows if r["attention"] == row["attention"])
-        if setting_of(row) == setting_of(first):  # nothing is picked before the end
+        if hyperparameters_of(row) == hyperparameters_of(first):  # nothing is picked before the end
             seeds = found.setdefault(row["attention"], {})
             seeds.setdefault(row["seed"], {})[row["step"]] = row["score"]
     return found

@@ -18,7 +18,7 @@ _SOLVED = 0.9
 
 def _grid(results: Results) -> tuple[list[int], list[float]]:
     """Return the lengths and the held-out fractions of the scale, rising."""
-    [tree] = fuzzy_lengths_and_fractions(results.setting.scale)
+    [tree] = fuzzy_lengths_and_fractions(results.conditions.scale)
     grid = tree["grid"]
     return sorted(grid["task.sequence_length"]), sorted(grid["task.held_out_fraction"])
 

@@ -17,9 +17,9 @@ from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.grids import METHODS
 from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
 from hyla.nn.decoders import decoder_config
+from hyla.results.conditions import Conditions
 from hyla.results.runs import Row, StoredRun, curve_rows, origin_of, read_runs
-from hyla.results.selection import Estimate, estimate, setting_of
-from hyla.results.setting import Setting
+from hyla.results.selection import Estimate, estimate, hyperparameters_of
 from hyla.results.tables import Results
 from hyla.tasks.language import Corpus, Settings, TextFiles, prepare
 from hyla.training import merge
@@ -37,8 +37,8 @@ def _measure(measuring: Measuring) -> list[Row]:
     corpus = _corpus(measuring)
     if corpus is not None:
         for method in METHODS:
-            tree = load_language_preset(measuring.setting.scale)
-            steps = max(1, tree["steps"] // measuring.setting.shorten)
+            tree = load_language_preset(measuring.conditions.scale)
+            steps = max(1, tree["steps"] // measuring.conditions.shorten)
             changes = {"model": {"attention": method}, "steps": steps}
             config = language_config_from_tree(merge(tree, changes), corpus)
             train_language(
@@ -48,7 +48,7 @@ def _measure(measuring: Measuring) -> list[Row]:
                 device=measuring.device,
                 max_seconds=measuring.seconds_left,
             )
-    scale = measuring.setting.scale
+    scale = measuring.conditions.scale
     rows: list[Row] = []
     for run in read_runs(measuring.root):
         if run.config.get("task_name") == "language":
@@ -67,15 +67,15 @@ def _measure(measuring: Measuring) -> list[Row]:
     return rows
 
 
-def _announce(setting: Setting, root: Path) -> str:
+def _announce(conditions: Conditions, root: Path) -> str:
     """Say that it trains language models, and on which corpus, or how to get one."""
-    if setting.scale == "smoke":
+    if conditions.scale == "smoke":
         return "trains three language models of smoke scale, without an estimate"
     if _corpus_folder(root).exists():
         return f"trains three language models on {_corpus_folder(root)}, without an estimate"
     return (
         f"needs a corpus in {_corpus_folder(root)}, or language models under {root}: "
-        f"{_ways_to_get_some(setting.scale, root)}"
+        f"{_ways_to_get_some(conditions.scale, root)}"
     )
 
 
@@ -104,7 +104,7 @@ def _departures(run: StoredRun, scale: str) -> str:
 
 def _corpus(measuring: Measuring) -> Corpus | None:
     """Return the corpus beside the runs; at smoke scale this package's own text serves as one."""
-    if measuring.setting.scale == "smoke":
+    if measuring.conditions.scale == "smoke":
         return _smoke_corpus(measuring.root)
     folder = _corpus_folder(measuring.root)
     return Corpus.open(folder) if folder.exists() else None
@@ -168,15 +168,15 @@ def _groups(results: Results) -> dict[str, dict[str, _Runs]]:
 
 def _best(runs: _Runs) -> _Runs:
     """Return the runs at the hyper-parameters with the lowest loss; finished ones come first."""
-    settings: dict[tuple[Any, ...], list[Sequence[Row]]] = {}
+    choices: dict[tuple[Any, ...], list[Sequence[Row]]] = {}
     for run in runs:
-        settings.setdefault((not run[-1]["finished"], *setting_of(run[-1])), []).append(run)
+        choices.setdefault((not run[-1]["finished"], *hyperparameters_of(run[-1])), []).append(run)
 
-    def rank(setting: tuple[Any, ...]) -> tuple[bool, float]:
-        loss = statistics.fmean(run[-1][_LOSS] for run in settings[setting])
-        return setting[0], math.inf if math.isnan(loss) else loss
+    def rank(choice: tuple[Any, ...]) -> tuple[bool, float]:
+        loss = statistics.fmean(run[-1][_LOSS] for run in choices[choice])
+        return choice[0], math.inf if math.isnan(loss) else loss
 
-    return settings[min(settings, key=rank)]
+    return choices[min(choices, key=rank)]
 
 
 def _in_order(methods: Mapping[str, _Runs]) -> list[str]:

@@ -147,7 +147,7 @@ def swapping(look: Look) -> list[Row]:
         seed=subject.seed,
         instances=look.size(smoke=48, laptop=500, paper=500),
         # Barely trained models answer nothing right that could be counted.
-        solved_only=look.measuring.setting.scale != "smoke",
+        solved_only=look.measuring.conditions.scale != "smoke",
     )
     matrices = [swap_matrix(swaps, code=code) for code in SWAPPED_CODES]
     return [

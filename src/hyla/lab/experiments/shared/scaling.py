@@ -44,9 +44,9 @@ def _figure(results: Results, *, size: str, name: str) -> Figure | None:
 
 
 def _verdicts(results: Results, *, size: str, name: str) -> list[Verdict]:
-    [tree] = scaling(results.setting.scale, size.replace("__", "."))
+    [tree] = scaling(results.conditions.scale, size.replace("__", "."))
     sizes = sorted(tree["grid"][size.replace("__", ".")])
-    shorten = results.setting.shorten
+    shorten = results.conditions.shorten
     steps = sorted(max(1, count // shorten) for count in tree["grid"]["steps"])
     largest = _scores(results, **{size: sizes[-1], "steps": steps[-1]})
     smallest = _scores(results, **{size: sizes[0], "steps": steps[0]})

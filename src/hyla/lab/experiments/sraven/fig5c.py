@@ -40,7 +40,7 @@ def _figure(results: Results) -> Figure | None:
 
 
 def _verdicts(results: Results) -> list[Verdict]:
-    usual = _HEADS[results.setting.scale][0]
+    usual = _HEADS[results.conditions.scale][0]
     holds, numbers = [], []
     for method in METHODS:
         own = {c.get("model__num_heads"): c for c in where(results.cells, model__attention=method)}

@@ -15,14 +15,14 @@ def _sweeps(scale: str) -> list[dict[str, Any]]:
 
 
 def _figure(results: Results) -> Figure | None:
-    depth = load_preset("sraven", results.setting.scale)["model"]["num_layers"]
+    depth = load_preset("sraven", results.conditions.scale)["model"]["num_layers"]
     rows = []
     for title, size, base in (
         ("A: width", "model__width_factor", {"model__num_layers": depth}),
         ("B: depth", "model__num_layers", {"model__width_factor": 1}),
     ):
         own = Results(
-            setting=results.setting,
+            conditions=results.conditions,
             cells=where(results.cells, **base),
             rows=(),
             ceilings=results.ceilings,

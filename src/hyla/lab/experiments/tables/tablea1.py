@@ -141,7 +141,7 @@ def _verdicts(results: Results) -> list[Verdict]:
             plain("hyla_minus_rmshead_plus_softmax"),
         )
         # Smaller models, or fewer steps, are not what was printed.
-        if (results.setting.scale, results.setting.shorten) == ("paper", 1):
+        if (results.conditions.scale, results.conditions.shorten) == ("paper", 1):
             found += _numbers(task, name, ood)
     return found
 

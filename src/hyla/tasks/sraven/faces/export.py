@@ -45,7 +45,7 @@ _MOST_VALUES = 128  # what int8 can hold
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportSettings:
+class ExportConfig:
     """What to export: the first `instances` of each split, as the seed makes them."""
 
     config: SravenConfig
@@ -111,7 +111,7 @@ class ExportSettings:
 
 def export(
     out: Path,
-    settings: ExportSettings,
+    settings: ExportConfig,
     *,
     device: torch.device | str = "cpu",
     on_progress: Callable[[int], None] = lambda instances: None,
@@ -158,7 +158,7 @@ def check_destination(out: Path) -> None:
         )
 
 
-def schema(settings: ExportSettings) -> pa.Schema:
+def schema(settings: ExportConfig) -> pa.Schema:
     """The columns and their types; the description of the dataset is in the metadata."""
     config = settings.config
     panel = pa.list_(pa.int8(), config.panel_size)
@@ -183,7 +183,7 @@ def schema(settings: ExportSettings) -> pa.Schema:
     return pa.schema(fields, metadata={_SCHEMA_KEY: json.dumps(settings.describe()).encode()})
 
 
-def _column_docs(settings: ExportSettings) -> dict[str, str]:
+def _column_docs(settings: ExportConfig) -> dict[str, str]:
     config = settings.config
     docs = {
         "context": f"the {config.grid_size**2 - 1} context panels, row by row, each of "
@@ -208,7 +208,7 @@ def _column_docs(settings: ExportSettings) -> dict[str, str]:
 
 def _write_split(
     root: Path,
-    settings: ExportSettings,
+    settings: ExportConfig,
     split: str,
     device: torch.device | str,
     on_progress: Callable[[int], None],
@@ -241,7 +241,7 @@ def _write_split(
 
 
 def _instance_arrays(
-    instances: Instances, settings: ExportSettings, split: str, start: int
+    instances: Instances, settings: ExportConfig, split: str, start: int
 ) -> dict[str, pa.Array]:
     count = len(instances.rules)
     panels = instances.panels.flatten(1, 2)

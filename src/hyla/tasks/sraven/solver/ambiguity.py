@@ -15,7 +15,7 @@ from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.matching import BestMatching
 from hyla.tasks.sraven.rules import Context, Prescription, any_of, every
 from hyla.tasks.sraven.solver.exact import Solution
-from hyla.tasks.sraven.threads import compact, prescriptions, thread_context
+from hyla.tasks.sraven.threads import narrowed, prescriptions, thread_context
 
 _WORKING_SET = 2**20  # threads × instances looked at together
 _READ_DIFFERENTLY = "distribute_three"  # what the authors' check has a sense of its own for
@@ -49,7 +49,7 @@ def ambiguous_by_authors(
     )
     found = []
     for part in panels.split(matching.instances_together(_WORKING_SET)):
-        grids = compact(part.permute(2, 1, 3, 0), num_values=config.num_values)
+        grids = narrowed(part.permute(2, 1, 3, 0), num_values=config.num_values)
         context = thread_context(grids, num_values=config.num_values, permuted=permuted)
         readings = prescriptions(context, tuple(r for r in config.rules if r != _READ_DIFFERENTLY))
         if _READ_DIFFERENTLY in config.rules:

@@ -38,7 +38,7 @@ from hyla.tasks.sraven.solver.readings import (
     list_readings,
     why_unreadable,
 )
-from hyla.tasks.sraven.threads import compact, prescriptions, thread_context
+from hyla.tasks.sraven.threads import narrowed, prescriptions, thread_context
 
 _WORKING_SET = {"cpu": 2**20, "cuda": 2**26}  # threads × instances looked at together
 _MOST_EXTENSIONS = {"cpu": 2**23, "cuda": 2**26}  # of partial readings, looked at together
@@ -281,7 +281,7 @@ class Solver:
         M, G = self.config.num_features, self.config.grid_size
         n = len(panels)
         threads = (M,) * (G if permuted else 1)
-        grids = compact(panels.permute(2, 1, 3, 0), num_values=self.config.num_values)
+        grids = narrowed(panels.permute(2, 1, 3, 0), num_values=self.config.num_values)
         context = thread_context(grids, num_values=self.config.num_values, permuted=permuted)
         found = []
         for r, (fits, value) in enumerate(prescriptions(context, self.config.rules)):

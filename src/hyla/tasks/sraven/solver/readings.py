@@ -13,7 +13,7 @@ from torch import Tensor
 from hyla.tasks.splits import Combination
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.rules import RULES
-from hyla.tasks.sraven.threads import compact, prescriptions, thread_context
+from hyla.tasks.sraven.threads import narrowed, prescriptions, thread_context
 
 
 class Thread(NamedTuple):
@@ -46,7 +46,7 @@ def fitting_threads(
 ) -> list[Thread]:
     """The threads of one instance that fit a rule, once for each such rule."""
     M, G = config.num_features, config.grid_size
-    grids = compact(panels.cpu().transpose(0, 1).unsqueeze(-1), num_values=config.num_values)
+    grids = narrowed(panels.cpu().transpose(0, 1).unsqueeze(-1), num_values=config.num_values)
     context = thread_context(grids, num_values=config.num_values, permuted=permuted)
     shape = (M,) * (G if permuted else 1) + (1,)
     threads = []

@@ -13,7 +13,7 @@ _DEFAULT_PRECISION = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Conditions:
     """A scale of the presets, perhaps with shorter training or in another precision.
 
     Results of different settings are never averaged or compared with each other: each has a
@@ -37,17 +37,17 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """Name of the setting's folder: paper, paper-short4, paper-short4-tf32."""
+        """Name of their folder: paper, paper-short4, paper-short4-tf32."""
         shorter = f"-short{self.shorten}" if self.shorten > 1 else ""
         precision = f"-{self.precision}" if self.precision != _DEFAULT_PRECISION else ""
         return self.scale + shorter + precision
 
     @classmethod
-    def from_label(cls, label: str) -> "Setting":
-        """Return the setting whose `label` this is."""
+    def from_label(cls, label: str) -> "Conditions":
+        """Return the conditions whose `label` this is."""
         found = _LABEL.fullmatch(label)
         if found is None or found["scale"] not in SCALES:
-            raise ValueError(f"{label!r} is not the name of a setting, such as paper-short4-tf32")
+            raise ValueError(f"{label!r} is not the name of conditions, such as paper-short4-tf32")
         return cls(
             scale=found["scale"],
             shorten=int(found["shorten"] or 1),
@@ -63,6 +63,6 @@ class Setting:
         return f"{self.scale} scale{length}, {precision}"
 
     def apply(self, config: TrainConfig) -> TrainConfig:
-        """Return the config of a run of this scale under this setting."""
+        """Return the config of a run of this scale under these conditions."""
         steps = max(1, config.steps // self.shorten)
         return dataclasses.replace(config, steps=steps, precision=self.precision)

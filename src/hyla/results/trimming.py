@@ -8,7 +8,7 @@ from hyla.training.run.checkpoints.file import FileCheckpoints
 _OPTIMISER = ("first_moment/", "second_moment/")
 
 
-def compact(path: Path) -> None:
+def drop_optimiser_state(path: Path) -> None:
     """Leave a finished run its models alone: about a sixth of the size, and still loadable.
 
     A lab keeps hundreds of runs, and a finished one is never trained further. One that is not
