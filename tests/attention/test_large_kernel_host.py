@@ -444,6 +444,23 @@ def test_says_why_it_cannot_run(message, change):
         fused_attention("large_head", Call(q, q, q, formula=formula))
 
 
+@pytest.mark.parametrize("kernel", ["large_head", "decode"])
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("must divide the batch", {"bias": torch.zeros(3, 8, 1, 4)}),
+        (r"\[Bb, H, Tq, Tk\]", {"bias": torch.zeros(2, 8, 4, 4)}),
+        ("boolean", {"padding": torch.ones(2, 5) > 0}),
+        ("with the batch, heads", {"q": torch.zeros(4, 1, 8, 32)}),
+    ],
+)
+def test_shapes_that_do_not_fit_each_other_are_refused(kernel, message, change):
+    given = {"q": torch.zeros(2, 1, 8, 32), **dict.fromkeys("kv", torch.zeros(2, 4, 8, 32))}
+    call = Call(**given | change, formula=Case(8, 32, 1, 4).formula)
+    with pytest.raises(ValueError, match=message):
+        fused_attention(kernel, call)
+
+
 def test_packed_sequences_take_neither_bias_nor_padding():
     q = torch.zeros(1, 4, 8, 32)
     starts = torch.tensor([0, 1, 4], dtype=torch.int32)

@@ -533,6 +533,16 @@ def test_says_why_it_cannot_run(message, arguments):
         fused_attention("small_head", Call(**given))
 
 
+def test_no_batch_at_all():
+    q = torch.zeros(0, 3, 4, 2, requires_grad=True)
+    for biases in (0, 1):
+        bias = torch.zeros(biases, 4, 3, 3, requires_grad=True)
+        output = fused_attention("small_head", Call(q, q, q, formula=formula(), bias=bias))
+        output.sum().backward()
+        assert output.shape == q.shape
+        assert torch.equal(bias.grad, torch.zeros_like(bias))
+
+
 def test_cpu_tensors_are_refused_without_the_host_build(monkeypatch):
     monkeypatch.setattr(small_head, "DEVICES", ("cuda",))
     with pytest.raises(ValueError, match="on one CUDA device, got cpu"):

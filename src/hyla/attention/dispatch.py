@@ -27,6 +27,27 @@ _WITHOUT_A_KERNEL = {
 }
 
 
+def wants_kernel(backend: str, q: Tensor) -> bool:
+    """Say whether `backend` would have a fused kernel compute a call, if one can."""
+    return backend == "fused" or (backend == "auto" and q.is_cuda)
+
+
+def attend_by_kernel(
+    backend: str, q: Tensor, k: Tensor, v: Tensor, **options: Any
+) -> Tensor | None:
+    """Return the output computed by a fused kernel, with the options of `try_fused`.
+
+    Where none can, backend "fused" raises, and "auto" says why and leaves it to the reference path.
+    """
+    out = try_fused(q, k, v, if_faster=backend == "auto", **options)
+    if isinstance(out, Tensor):
+        return out
+    if backend == "fused":
+        raise ValueError(f"backend 'fused' cannot compute this: {out}; use 'auto'")
+    say_once(out)
+    return None
+
+
 def try_fused(
     q: Tensor, k: Tensor, v: Tensor, *, spec: AttentionSpec, if_faster: bool = False, **options: Any
 ) -> Tensor | str:
@@ -151,7 +172,7 @@ def say_once(reason: str) -> None:
         return
     _SAID.add(kind)
     warnings.warn(
-        f"hyla: attention runs on the reference path, not a fused kernel: {reason}", stacklevel=3
+        f"hyla: attention runs on the reference path, not a fused kernel: {reason}", stacklevel=4
     )
 
 

@@ -48,6 +48,22 @@ class Call:
         """Whether all sums must have a fixed order."""
         return self.deterministic or torch.are_deterministic_algorithms_enabled()
 
+    def with_operands(self, q: Tensor, k: Tensor, v: Tensor) -> "Call":
+        """Return the call with these in the place of q, k and v."""
+        if q is self.q and k is self.k and v is self.v:
+            return self
+        # Spelled out: on the way of every call, `dataclasses.replace` takes three times as long.
+        return Call(
+            *(q, k, v),
+            formula=self.formula,
+            bias=self.bias,
+            padding=self.padding,
+            multiplier=self.multiplier,
+            packing=self.packing,
+            row_factor=self.row_factor,
+            deterministic=self.deterministic,
+        )
+
     def sharing(self, x: Tensor | None) -> int:
         """Count the consecutive batch elements that share one of `x`, a bias or its like."""
         return 1 if x is None else max(1, len(self.q) // max(1, len(x)))

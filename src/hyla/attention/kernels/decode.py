@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -56,7 +55,7 @@ def forward(
     """Return the output [B, 1, H, D]; for lack of a backward, nothing is kept for it."""
     batch, _, heads, width = call.q.shape
     keys = call.k.shape[1]
-    call = replace(call, q=aligned(call.q), k=aligned(call.k), v=aligned(call.v))
+    call = call.with_operands(aligned(call.q), aligned(call.k), aligned(call.v))
     splits = max(1, min(math.ceil(_FULL / max(batch, 1)), math.ceil(keys / _ROUND)))
     per_block = max(_ROUND, math.ceil(keys / splits / _ROUND) * _ROUND)
     splits = max(1, math.ceil(keys / per_block))

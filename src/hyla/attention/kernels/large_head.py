@@ -253,8 +253,7 @@ def _padded(width: int) -> int:
 
 
 def _prepared(call: Call, *plans: Plan) -> Call:
-    q, k, v = (_loadable(x, *plans) for x in (call.q, call.k, call.v))
-    return dataclasses.replace(call, q=q, k=k, v=v)
+    return call.with_operands(*(_loadable(x, *plans) for x in (call.q, call.k, call.v)))
 
 
 def _loadable(x: Tensor, *plans: Plan) -> Tensor:

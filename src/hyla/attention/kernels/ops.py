@@ -4,7 +4,9 @@ Under `torch.func.vmap` the mapped axis is folded into the batch, so a populatio
 as one launch; a bias of each model's own becomes P biases, each shared by that model's batch.
 """
 
-from dataclasses import fields, replace
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +26,7 @@ def fused_attention(kernel: str, call: Call) -> Tensor:
     Sums are float32. Under autocast, q, k and v are cast to its dtype. Raises ValueError with the
     reason where the kernel cannot run; `choose_kernel` tells beforehand.
     """
-    q, k, v = (in_autocast_dtype(x) for x in (call.q, call.k, call.v))
-    call = replace(call, q=q, k=k, v=v)
+    call = call.with_operands(*(in_autocast_dtype(x) for x in (call.q, call.k, call.v)))
     reason = why_refused(kernel, call)
     if reason is not None:
         raise ValueError(f"the fused {kernel} kernel cannot run here: {reason}")
@@ -44,20 +45,19 @@ _CALL = (
     "str normalisation, str value, str phi, float scale, float eps, bool causal, "
     "str output, float gain, float output_eps, bool deterministic"
 )
-_FORMULA = tuple(field.name for field in fields(Formula))
 
 
 def _flat(kernel: str, call: Call) -> tuple:
     padding = None if call.padding is None else call.padding.contiguous()
-    packing, packed = call.packing, (None, None, 0, 0)
+    packing, packed, formula = call.packing, (None, None, 0, 0), call.formula
     if packing is not None:
         starts = (packing.query_starts, packing.key_starts)
         packed = (*starts, packing.longest_query, packing.longest_key)
     return (
         *(call.q, call.k, call.v, call.bias, padding, call.multiplier, call.row_factor),
-        *(*packed, kernel),
-        *(getattr(call.formula, name) for name in _FORMULA),
-        call.deterministic,
+        *(*packed, kernel, formula.normalisation, formula.value, formula.phi),
+        *(formula.scale, formula.eps, formula.causal),
+        *(formula.output, formula.gain, formula.output_eps, call.deterministic),
     )
 
 
@@ -66,7 +66,7 @@ def _call(given: tuple) -> tuple[str, Call]:
     *formula, deterministic = given[12:]
     call = Call(
         *(q, k, v),
-        formula=Formula(**dict(zip(_FORMULA, formula, strict=True))),
+        formula=_formula(*formula),
         bias=bias,
         padding=padding,
         multiplier=multiplier,
@@ -75,6 +75,12 @@ def _call(given: tuple) -> tuple[str, Call]:
         deterministic=deterministic,
     )
     return kernel, call
+
+
+@lru_cache  # on the way of every call
+def _formula(*values: Any) -> Formula:
+    names = (field.name for field in fields(Formula))
+    return Formula(**dict(zip(names, values, strict=True)))
 
 
 # `device_types` is left open: the same operators run wherever a kernel can be launched, which lets

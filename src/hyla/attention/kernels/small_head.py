@@ -153,13 +153,15 @@ def key_gradient(
 
 
 def _as_read(call: Call) -> Call:
-    q, k, v = (_with_contiguous_heads(x) for x in (call.q, call.k, call.v))
+    call = call.with_operands(*(_with_contiguous_heads(x) for x in (call.q, call.k, call.v)))
     padding, multiplier = call.padding, call.multiplier
+    if padding is None and multiplier is None:
+        return call
     if padding is not None:
         padding = padding.contiguous()
     if multiplier is not None:
         multiplier = multiplier.to(torch.float32).contiguous()
-    return replace(call, q=q, k=k, v=v, padding=padding, multiplier=multiplier)
+    return replace(call, padding=padding, multiplier=multiplier)
 
 
 def _with_contiguous_heads(x: Tensor) -> Tensor:
