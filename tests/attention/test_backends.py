@@ -50,7 +50,8 @@ def handed(monkeypatch):
     """Stand in for the kernel: computes by the reference, and keeps what it was handed."""
     calls = []
 
-    def kernel(name, q, k, v, *, bias, padding, multiplier, packing, row_factor, formula):
+    def kernel(name, call):
+        bias, padding, row_factor, formula = call.bias, call.padding, call.row_factor, call.formula
         calls.append((bias, padding, formula.phi))
         mask = None if padding is None else padding[:, None, None, :]
         assert (row_factor is not None) == (formula.output == "rows")
@@ -63,7 +64,7 @@ def handed(monkeypatch):
         )
         options = {"causal": formula.causal, "scale": formula.scale, "eps": formula.eps}
         options["backend"] = "reference"
-        out = attention(q, k, v, attention=spec, bias=bias, mask=mask, **options)
+        out = attention(call.q, call.k, call.v, attention=spec, bias=bias, mask=mask, **options)
         return out if row_factor is None else out * row_factor[..., None, None]
 
     for name in ("small_head", "large_head"):

@@ -13,8 +13,10 @@ from kernel_host import HostBuilds, needs_host_build, on_the_host
 from hyla.attention import AttentionSpec, attention
 from hyla.attention.dispatch import try_fused
 from hyla.attention.kernels import choice, decode, large_head
+from hyla.attention.kernels.call import Call
+from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula, read_sources
-from hyla.attention.kernels.ops import choose_kernel, fused_attention
+from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.plain_plan import PlainPlan
 from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
@@ -113,7 +115,7 @@ def exact(case, q, k, v, bias, padding):
 
 def fused(case, q, k, v, bias, padding):
     options = {"bias": bias, "padding": padding, "deterministic": case.deterministic}
-    return fused_attention("large_head", q, k, v, formula=case.formula, **options)
+    return fused_attention("large_head", Call(q, k, v, formula=case.formula, **options))
 
 
 def with_gradients(function, case, inputs, padding, upstream, dtype):
@@ -152,9 +154,9 @@ def test_every_plan_computes_the_same(queries, keys):
     case = Case(8, 32, 70, 40, causal=True)
     (q, k, v, _), _, _ = draw(case)
     plan = TensorCorePlan(queries=queries, keys=keys, warps=queries // 16 * 2)
-    given = (q, k, v, None, None, None, None, case.formula)
-    got = large_head.forward(*given, plan=plan)
-    torch.testing.assert_close(got, large_head.forward(*given))
+    call = Call(q, k, v, formula=case.formula)
+    got = large_head.forward(call, plan=plan)
+    torch.testing.assert_close(got, large_head.forward(call))
 
 
 def test_relu_where_all_hidden_units_of_a_pair_agree():
@@ -173,7 +175,7 @@ def test_packed_sequences_do_not_see_each_other(dtype):
     starts = torch.tensor([0, 5, 5, 22, 37], dtype=torch.int32)
     leaves = [x.requires_grad_() for x in (q, k, v)]
     packing = Packing(starts, starts, 17, 17)
-    together = fused_attention("large_head", *leaves, packing=packing, formula=case.formula)
+    together = fused_attention("large_head", Call(*leaves, packing=packing, formula=case.formula))
     gradients = torch.autograd.grad(together, leaves, upstream)
     for a, b in ((0, 5), (5, 22), (22, 37)):
         alone = [x[:, a:b].detach().requires_grad_() for x in leaves]
@@ -196,10 +198,9 @@ def test_masks_and_biases_of_any_stride():
         expected, got = (
             fused_attention(
                 kernel,
-                *(q[:, :queries], k, v),
-                bias=b[:, :, :queries],
-                padding=p,
-                formula=case.formula,
+                Call(
+                    *(q[:, :queries], k, v), bias=b[:, :, :queries], padding=p, formula=case.formula
+                ),
             )
             for b, p in (whole, expanded)
         )
@@ -277,7 +278,7 @@ def test_a_scale_of_zero_has_no_gradient():
     (q, k, v, _), _, upstream = draw(case)
     leaves = [x.requires_grad_() for x in (q, k, v)]
     formula = replace(case.formula, scale=0.0)
-    output = fused_attention("large_head", *leaves, formula=formula)
+    output = fused_attention("large_head", Call(*leaves, formula=formula))
     assert all((x == 0).all() for x in torch.autograd.grad(output, leaves, upstream))
 
 
@@ -287,7 +288,7 @@ def test_forward_mode_is_refused():
     formula = Case(8, 32, 5, 5).formula
 
     def run(x):
-        return fused_attention("large_head", x, x, x, formula=formula)
+        return fused_attention("large_head", Call(x, x, x, formula=formula))
 
     with pytest.raises(ValueError, match="forward-mode"):
         torch.func.jvp(run, (q,), (q,))
@@ -300,7 +301,7 @@ def test_gradients_outside_of_vmap_are_foreseen():
     formula = Case(32, 64, 1, 1).formula
 
     def loss(x):
-        run = torch.func.vmap(lambda x: fused_attention("decode", x, x, x, formula=formula))
+        run = torch.func.vmap(lambda x: fused_attention("decode", Call(x, x, x, formula=formula)))
         return run(x).float().sum()
 
     with pytest.raises(ValueError, match="no gradient"):
@@ -313,7 +314,7 @@ def test_no_batch_at_all():
     bias = torch.zeros(0, 8, 5, 5, requires_grad=True)
     for deterministic in (False, True):
         options = {"formula": case.formula, "deterministic": deterministic}
-        output = fused_attention("large_head", q, q, q, bias=bias, **options)
+        output = fused_attention("large_head", Call(q, q, q, bias=bias, **options))
         output.sum().backward()
     assert output.shape == q.shape
 
@@ -421,10 +422,10 @@ def test_large_shapes_that_do_not_fit_say_so():
     formula = Case(64, 128, 4, 4).formula
     for heads, fits in ((64, False), (32, True)):
         q = torch.zeros(1, 4, heads, 128, dtype=torch.bfloat16, requires_grad=True)
-        reason = large_head.why_unsupported(q, q, q, None, None, None, None, formula)
+        reason = large_head.why_unsupported(Call(q, q, q, formula=formula))
         assert (reason is None) == fits
     with pytest.raises(ValueError, match="64 heads of D = 128 do not fit"):
-        fused_attention("large_head", *[torch.zeros(1, 4, 64, 128)] * 3, formula=formula)
+        fused_attention("large_head", Call(*[torch.zeros(1, 4, 64, 128)] * 3, formula=formula))
 
 
 @pytest.mark.parametrize(
@@ -440,7 +441,24 @@ def test_says_why_it_cannot_run(message, change):
     q = change.get("q", torch.zeros(1, 4, 8, 32, dtype=torch.bfloat16))
     formula = change.get("formula", Case(8, 32, 4, 4).formula)
     with pytest.raises(ValueError, match=message):
-        fused_attention("large_head", q, q, q, formula=formula)
+        fused_attention("large_head", Call(q, q, q, formula=formula))
+
+
+@pytest.mark.parametrize("kernel", ["large_head", "decode"])
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("must divide the batch", {"bias": torch.zeros(3, 8, 1, 4)}),
+        (r"\[Bb, H, Tq, Tk\]", {"bias": torch.zeros(2, 8, 4, 4)}),
+        ("boolean", {"padding": torch.ones(2, 5) > 0}),
+        ("with the batch, heads", {"q": torch.zeros(4, 1, 8, 32)}),
+    ],
+)
+def test_shapes_that_do_not_fit_each_other_are_refused(kernel, message, change):
+    given = {"q": torch.zeros(2, 1, 8, 32), **dict.fromkeys("kv", torch.zeros(2, 4, 8, 32))}
+    call = Call(**given | change, formula=Case(8, 32, 1, 4).formula)
+    with pytest.raises(ValueError, match=message):
+        fused_attention(kernel, call)
 
 
 def test_packed_sequences_take_neither_bias_nor_padding():
@@ -449,7 +467,7 @@ def test_packed_sequences_take_neither_bias_nor_padding():
     options = {"packing": Packing(starts, starts, 3, 3), "formula": Case(8, 32, 4, 4).formula}
     for more in ({"bias": torch.zeros(1, 8, 4, 4)}, {"padding": torch.ones(1, 4) > 0}):
         with pytest.raises(ValueError, match="neither bias nor padding"):
-            fused_attention("large_head", q, q, q, **more, **options)
+            fused_attention("large_head", Call(q, q, q, **more, **options))
 
 
 DECODE = [
@@ -465,7 +483,7 @@ def test_decoding_from_an_odd_address():
     (q, k, v, _), _, _ = draw(case)
     odd = torch.cat([k.flatten()[:1], k.flatten()])[1:].view(k.shape)
     expected, got = (
-        fused_attention("decode", q, keys, v, formula=case.formula) for keys in (k, odd)
+        fused_attention("decode", Call(q, keys, v, formula=case.formula)) for keys in (k, odd)
     )
     assert torch.equal(got, expected)
 
@@ -479,8 +497,8 @@ def test_decoding(case):
         k, v = (x.masked_fill(~padding[:, :, None, None], float("nan")) for x in (k, v))
     options = {"bias": bias, "padding": padding, "formula": case.formula}
     options |= {"multiplier": None, "packing": None}
-    assert choose_kernel(q, k, v, **options) == ("decode", "")
-    got = fused_attention("decode", q, k, v, bias=bias, padding=padding, formula=case.formula)
+    assert choose_kernel(Call(q, k, v, **options)) == ("decode", "")
+    got = fused_attention("decode", Call(q, k, v, bias=bias, padding=padding, formula=case.formula))
     unit = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
     assert relative_error(got, want) < unit
 
@@ -490,7 +508,7 @@ def test_a_bias_of_minus_infinity_masks_the_pair_in_decoding(case):
     (q, k, v, bias), padding, _ = draw(case)
     bias = bias.masked_fill(some_of(bias), -torch.inf)
     want = exact(case, *(x.double() for x in (q, k, v, bias)), padding)
-    got = fused_attention("decode", q, k, v, bias=bias, padding=padding, formula=case.formula)
+    got = fused_attention("decode", Call(q, k, v, bias=bias, padding=padding, formula=case.formula))
     unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
     assert relative_error(got, want) < unit
 
@@ -499,4 +517,4 @@ def test_decoding_has_no_gradient():
     q, k = (torch.zeros(1, T, 8, 32, requires_grad=True) for T in (1, 3))
     formula = Case(8, 32, 1, 3).formula
     with pytest.raises(ValueError, match="no gradient"):
-        fused_attention("decode", q, k, k, formula=formula)
+        fused_attention("decode", Call(q, k, k, formula=formula))

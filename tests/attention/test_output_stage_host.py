@@ -12,10 +12,12 @@ from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 from hyla.attention import AttentionSpec, attention
 from hyla.attention.kernels import decode, large_head, small_head
+from hyla.attention.kernels.call import Call
+from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
-from hyla.attention.kernels.ops import choose_kernel, fused_attention
+from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
-from hyla.attention.kernels.small_head import Plan
+from hyla.attention.kernels.small_plan import Plan
 from hyla.attention.reference import reference_attention
 
 pytestmark = needs_host_build
@@ -155,7 +157,7 @@ def exact(case, q, k, v, bias, padding):
 def fused(case, q, k, v, bias, padding):
     options = {"bias": bias, "padding": padding, "deterministic": case.deterministic}
     options |= {"row_factor": row_factor_of(case), "formula": case.formula}
-    return fused_attention(case.kernel, q, k, v, **options)
+    return fused_attention(case.kernel, Call(q, k, v, **options))
 
 
 def with_gradients(function, case, inputs, padding, upstream, dtype):
@@ -247,12 +249,12 @@ def test_packed_sequences(output, dtype):
     starts = torch.tensor([0, 5, 5, 22, 37], dtype=torch.int32)
     leaves = [x.requires_grad_() for x in (q, k, v)]
     options = {"packing": Packing(starts, starts, 17, 17), "row_factor": row_factor_of(case)}
-    together = fused_attention("large_head", *leaves, **options, formula=case.formula)
+    together = fused_attention("large_head", Call(*leaves, **options, formula=case.formula))
     gradients = torch.autograd.grad(together, leaves, upstream)
     for a, b in ((0, 5), (5, 22), (22, 37)):
         alone = [x[:, a:b].detach().requires_grad_() for x in leaves]
         rows = None if output != "rows" else row_factor_of(case)[:, a:b]
-        one = fused_attention("large_head", *alone, row_factor=rows, formula=case.formula)
+        one = fused_attention("large_head", Call(*alone, row_factor=rows, formula=case.formula))
         torch.testing.assert_close(together[:, a:b], one)
         parts = torch.autograd.grad(one, alone, upstream[:, a:b])
         for whole, part in zip(gradients, parts, strict=True):
@@ -287,7 +289,7 @@ def test_a_population_whose_members_have_factors_of_their_own(output, mapped, fa
 
     def one(q, k, v, row_factor):
         options = {"row_factor": row_factor, "formula": case.formula}
-        return fused_attention("small_head", q, k, v, **options)
+        return fused_attention("small_head", Call(q, k, v, **options))
 
     stacked = torch.func.vmap(one, in_dims=(0, 0, 0, row_dim))(*leaves, rows)
     alone = torch.stack(
@@ -384,9 +386,9 @@ def test_says_why_it_cannot_run(message, row_factor, output):
     q = torch.zeros(4, 3, 8, 4)
     formula = Case("small_head", output, 8, 4, 3, 3).formula
     with pytest.raises(ValueError, match=message):
-        fused_attention("small_head", q, q, q, row_factor=row_factor, formula=formula)
+        fused_attention("small_head", Call(q, q, q, row_factor=row_factor, formula=formula))
     masks = {"bias": None, "padding": None, "multiplier": None, "packing": None}
-    kernel, reason = choose_kernel(q, q, q, **masks, row_factor=row_factor, formula=formula)
+    kernel, reason = choose_kernel(Call(q, q, q, **masks, row_factor=row_factor, formula=formula))
     assert kernel is None
     assert re.search(message, reason)
 

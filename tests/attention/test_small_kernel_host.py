@@ -13,9 +13,10 @@ from torch.autograd import forward_ad
 
 from hyla.attention import attention
 from hyla.attention.kernels import small_head
+from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
-from hyla.attention.kernels.small_head import Plan
+from hyla.attention.kernels.small_plan import Plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
 from hyla.nn import MultiHeadAttention
@@ -184,7 +185,7 @@ def fused(case, q, k, v, bias, padding):
     )
     options = {"bias": bias, "padding": padding, "multiplier": multiplier_of(case)}
     options["deterministic"] = case.deterministic
-    return fused_attention("small_head", q, k, v, formula=formula, **options)
+    return fused_attention("small_head", Call(q, k, v, formula=formula, **options))
 
 
 def with_gradients(function, case, inputs, padding, upstream, dtype):
@@ -529,13 +530,25 @@ def formula(**changes):
 def test_says_why_it_cannot_run(message, arguments):
     given = {**{name: torch.zeros(2, 3, 4, 2) for name in "qkv"}, "formula": formula(), **arguments}
     with pytest.raises(ValueError, match=message):
-        fused_attention("small_head", **given)
+        fused_attention("small_head", Call(**given))
+
+
+def test_no_batch_at_all():
+    q = torch.zeros(0, 3, 4, 2, requires_grad=True)
+    for biases in (0, 1):
+        bias = torch.zeros(biases, 4, 3, 3, requires_grad=True)
+        output = fused_attention("small_head", Call(q, q, q, formula=formula(), bias=bias))
+        output.sum().backward()
+        assert output.shape == q.shape
+        assert torch.equal(bias.grad, torch.zeros_like(bias))
 
 
 def test_cpu_tensors_are_refused_without_the_host_build(monkeypatch):
     monkeypatch.setattr(small_head, "DEVICES", ("cuda",))
     with pytest.raises(ValueError, match="on one CUDA device, got cpu"):
-        fused_attention("small_head", *(torch.zeros(2, 3, 4, 2) for _ in "qkv"), formula=formula())
+        fused_attention(
+            "small_head", Call(*(torch.zeros(2, 3, 4, 2) for _ in "qkv"), formula=formula())
+        )
 
 
 def test_plans_fit_the_machine():

@@ -11,8 +11,10 @@ from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 from hyla.attention import AttentionSpec, attention
 from hyla.attention.kernels import large_head, softmax_rows
+from hyla.attention.kernels.call import Call
+from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
-from hyla.attention.kernels.ops import choose_kernel, fused_attention
+from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.phi import PHIS
 
@@ -113,7 +115,7 @@ def einsums(case, q, k, v):
 
 def fused(case, q, k, v):
     options = {"formula": case.formula, "deterministic": case.deterministic}
-    return fused_attention("large_head", q, k, v, **options)
+    return fused_attention("large_head", Call(q, k, v, **options))
 
 
 def with_gradients(function, case, inputs, upstream, dtype):
@@ -189,7 +191,7 @@ def test_factors_given_for_each_query():
     (q, k, v), _ = draw(case)
     factor = torch.linspace(0.5, 2, 17)[None]
     formula = Formula(**{**vars(case.formula), "output": "rows"})
-    got = fused_attention("large_head", q, k, v, row_factor=factor, formula=formula)
+    got = fused_attention("large_head", Call(q, k, v, row_factor=factor, formula=formula))
     want = exact(case, *(x.double() for x in (q, k, v))) * factor[..., None, None]
     assert relative_error(got, want) < 2 * UNIT[BF16]
 
@@ -209,7 +211,7 @@ def test_a_scale_of_zero_has_no_gradient():
     inputs, upstream = draw(case)
     leaves = [x.requires_grad_() for x in inputs]
     formula = Formula(**{**vars(case.formula), "scale": 0.0})
-    output = fused_attention("large_head", *leaves, formula=formula)
+    output = fused_attention("large_head", Call(*leaves, formula=formula))
     dq, dk, dv = torch.autograd.grad(output, leaves, upstream)
     assert all((x == 0).all() for x in (dq, dk))
     assert dv.isfinite().all()
@@ -288,6 +290,6 @@ STARTS = torch.tensor([0, 4], dtype=torch.int32)
 def test_says_why_it_cannot_run(message, change):
     masks = {"bias": None, "padding": None, "multiplier": None, "packing": None}
     given = dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32, dtype=BF16)) | masks | change
-    kernel, reason = choose_kernel(**given, formula=Case(8, 32, 4, 4, causal=True).formula)
+    kernel, reason = choose_kernel(Call(**given, formula=Case(8, 32, 4, 4, causal=True).formula))
     assert kernel is None
     assert message in reason

@@ -2,8 +2,10 @@
 
 import torch
 
+from hyla.attention.kernels.call import Call
+from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
-from hyla.attention.kernels.ops import choose_kernel, fused_attention
+from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.phi import PHIS
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
@@ -87,11 +89,11 @@ def fused(
     **member,
 ):
     formula = Formula(scale=SCALE, eps=EPS, causal=causal, **member)
-    masks = {"bias": bias, "padding": padding, "multiplier": None, "packing": None}
-    masks["row_factor"] = row_factor
-    kernel, reason = choose_kernel(q, k, v, **masks, formula=formula)
+    options = {"row_factor": row_factor, "deterministic": deterministic}
+    call = Call(q, k, v, formula=formula, bias=bias, padding=padding, **options)
+    kernel, reason = choose_kernel(call)
     assert kernel is not None, reason
-    return fused_attention(kernel, q, k, v, **masks, formula=formula, deterministic=deterministic)
+    return fused_attention(kernel, call)
 
 
 def with_gradients(function, tensors, padding, upstream, dtype, **options):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from kernel_checks import EPS, HYLA, SCALE, check, fused, normal, reference, with_gradients
 
+from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
@@ -91,13 +92,15 @@ def test_packed_sequences(output, dtype):
     formula = Formula(scale=SCALE, eps=EPS, causal=True, **SMOOTH, **stage)
     options = {"formula": formula, "deterministic": True}
     packing = Packing(starts, starts, 130, 130)
-    packed = fused_attention("large_head", *leaves, packing=packing, row_factor=rows, **options)
+    packed = fused_attention(
+        "large_head", Call(*leaves, packing=packing, row_factor=rows, **options)
+    )
     upstream = torch.randn_like(packed)
     gradients = torch.autograd.grad(packed, leaves, upstream)
     for a, b in ((0, 5), (5, 135), (135, 200)):
         alone = [x[:, a:b].detach().requires_grad_() for x in leaves]
         own = None if rows is None else rows[:, a:b]
-        one = fused_attention("large_head", *alone, row_factor=own, **options)
+        one = fused_attention("large_head", Call(*alone, row_factor=own, **options))
         torch.testing.assert_close(packed[:, a:b], one)
         parts = torch.autograd.grad(one, alone, upstream[:, a:b])
         torch.testing.assert_close([x[:, a:b] for x in gradients], list(parts))

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hyla.attention.chunking import attend_in_chunks, queries_per_chunk
-from hyla.attention.dispatch import say_once, try_fused
+from hyla.attention.dispatch import attend_by_kernel, wants_kernel
 from hyla.attention.pairs import as_pairs, codes_of_all, codes_of_pairs
 from hyla.attention.precision import autocast_kind, in_autocast_dtype
 from hyla.attention.spec import AttentionSpec, resolve_spec
@@ -134,14 +134,7 @@ def attention(
         "value_weight": value_weight,
         "code_multiplier": code_multiplier,
     }
-    fused = None
-    if backend == "fused" or (backend == "auto" and q.is_cuda):
-        fused = try_fused(q, k, v, **arguments, if_faster=backend == "auto")
-        if isinstance(fused, str):
-            if backend == "fused":
-                raise ValueError(f"backend 'fused' cannot compute this: {fused}; use 'auto'")
-            say_once(fused)
-            fused = None
+    fused = attend_by_kernel(backend, q, k, v, **arguments) if wants_kernel(backend, q) else None
     if fused is None:
         rows, need_code = queries_per_chunk(q, k, v, spec), return_code is True
         with torch.autocast(autocast_kind(q), enabled=False):  # the reference picks its precision

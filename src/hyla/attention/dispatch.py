@@ -27,6 +27,27 @@ _WITHOUT_A_KERNEL = {
 }
 
 
+def wants_kernel(backend: str, q: Tensor) -> bool:
+    """Say whether `backend` would have a fused kernel compute a call, if one can."""
+    return backend == "fused" or (backend == "auto" and q.is_cuda)
+
+
+def attend_by_kernel(
+    backend: str, q: Tensor, k: Tensor, v: Tensor, **options: Any
+) -> Tensor | None:
+    """Return the output computed by a fused kernel, with the options of `try_fused`.
+
+    Where none can, backend "fused" raises, and "auto" says why and leaves it to the reference path.
+    """
+    out = try_fused(q, k, v, if_faster=backend == "auto", **options)
+    if isinstance(out, Tensor):
+        return out
+    if backend == "fused":
+        raise ValueError(f"backend 'fused' cannot compute this: {out}; use 'auto'")
+    say_once(out)
+    return None
+
+
 def try_fused(
     q: Tensor, k: Tensor, v: Tensor, *, spec: AttentionSpec, if_faster: bool = False, **options: Any
 ) -> Tensor | str:
@@ -90,9 +111,10 @@ def _try_member(
         return f"of masks only key padding [B, 1, 1, Tk] and causal, not {tuple(mask.shape)}"
 
     # Here and not above: the reference path must import without ctypes, CUDA or a compiler.
-    from hyla.attention.kernels.choice import why_not_worth_it
+    from hyla.attention.kernels.call import Call
+    from hyla.attention.kernels.choice import choose_kernel
     from hyla.attention.kernels.formula import Formula
-    from hyla.attention.kernels.ops import choose_kernel, fused_attention
+    from hyla.attention.kernels.ops import fused_attention
 
     pairwise = (q.shape[2], q.shape[1], k.shape[1])
     gain: Number = spec.gain
@@ -111,23 +133,20 @@ def _try_member(
         gain=1.0 if by_row else gain,
         output_eps=RMS_EPS,
     )
-    arguments: dict[str, Any] = {
-        "bias": None if bias is None else _with_batch_axis(bias).expand(-1, *pairwise),
-        "padding": None if mask is None else _padding(mask, k.shape[1]).expand(len(q), -1),
-        "multiplier": None
-        if code_multiplier is None
-        else _with_batch_axis(code_multiplier)[:, 0].expand(-1, *pairwise[1:]),
-        "packing": packing,
-        "row_factor": gain.expand(-1, q.shape[1]) if by_row else None,
-        "formula": formula,
-    }
-    kernel, reason = choose_kernel(q, k, v, **arguments)
-    if kernel is None:
-        return reason
-    reason = why_not_worth_it(kernel, q, k) if if_faster else None
-    if reason is not None:
-        return reason
-    return fused_attention(kernel, q, k, v, **arguments)
+    multiplier = code_multiplier
+    if multiplier is not None:
+        multiplier = _with_batch_axis(multiplier)[:, 0].expand(-1, *pairwise[1:])
+    call = Call(
+        *(q, k, v),
+        formula=formula,
+        bias=None if bias is None else _with_batch_axis(bias).expand(-1, *pairwise),
+        padding=None if mask is None else _padding(mask, k.shape[1]).expand(len(q), -1),
+        multiplier=multiplier,
+        packing=packing,
+        row_factor=gain.expand(-1, q.shape[1]) if by_row else None,
+    )
+    kernel, reason = choose_kernel(call, if_faster=if_faster)
+    return reason if kernel is None else fused_attention(kernel, call)
 
 
 def _keys_seen(
@@ -153,7 +172,7 @@ def say_once(reason: str) -> None:
         return
     _SAID.add(kind)
     warnings.warn(
-        f"hyla: attention runs on the reference path, not a fused kernel: {reason}", stacklevel=3
+        f"hyla: attention runs on the reference path, not a fused kernel: {reason}", stacklevel=4
     )
 
 

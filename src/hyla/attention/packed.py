@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hyla.attention.api import attention as attend
-from hyla.attention.dispatch import say_once, try_fused
+from hyla.attention.dispatch import attend_by_kernel, wants_kernel
 from hyla.attention.precision import in_autocast_dtype
 from hyla.attention.spec import AttentionSpec, resolve_spec
 from hyla.attention.validation import check_arguments
@@ -47,24 +47,21 @@ def packed_attention(
     q, k, v = (in_autocast_dtype(x) for x in (q, k, v))
     _check(q, k, v, cu_seqlens, spec, eps, backend)
     longest = _longest(cu_seqlens, max_seqlen, len(q))
-    if backend == "fused" or (backend == "auto" and q.is_cuda):
+    if wants_kernel(backend, q):
         from hyla.attention.kernels.packing import Packing  # not without a GPU
 
         starts = cu_seqlens.to(q.device, torch.int32)
-        fused = try_fused(
+        fused = attend_by_kernel(
+            backend,
             *(x.unsqueeze(0) for x in (q, k, v)),
             spec=spec,
             scale=1 / math.sqrt(q.shape[-1]) if scale is None else scale,
             eps=eps,
             causal=causal,
             packing=Packing(starts, starts, longest, longest),
-            if_faster=backend == "auto",
         )
-        if isinstance(fused, Tensor):
+        if fused is not None:
             return fused.squeeze(0)
-        if backend == "fused":
-            raise ValueError(f"backend 'fused' cannot compute this: {fused}; use 'auto'")
-        say_once(fused)
     inner = cu_seqlens[1:-1].cpu().long()  # tensor_split takes no other
     sequences = [x.tensor_split(inner) for x in (q, k, v)]
     outputs = [

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from hyla.attention.kernels import small_head
+from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
-from hyla.attention.kernels.small_head import Plan
+from hyla.attention.kernels.small_plan import Plan, choose_plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
 from hyla.benchmarks.clock import microseconds, time_both
@@ -74,13 +75,14 @@ def draw(shape: Shape, dtype: torch.dtype) -> list[Tensor]:
 
 def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Run the kernel."""
-    return fused_attention("small_head", q, k, v, bias=bias, formula=_formula(q.shape[-1] ** -0.5))
+    return fused_attention("small_head", _call(q, k, v, bias, scale=q.shape[-1] ** -0.5))
 
 
-def _formula(scale: float) -> Formula:
-    return Formula(
+def _call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, scale: float) -> Call:
+    formula = Formula(
         normalisation="rms_head", value="hidden", phi="relu", scale=scale, eps=EPS, causal=False
     )
+    return Call(q, k, v, formula=formula, bias=bias)
 
 
 def einsum(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -175,21 +177,14 @@ def candidates(shape: Shape) -> list[Plan]:
 
 def one_pass(pass_name: str, leaves: list[Tensor], plan: Plan) -> Callable[[], object]:
     """Return a call that runs one pass alone, with the bias handling that belongs to it."""
-    q, k, v, *rest = (leaf.detach() for leaf in leaves)
-    bias = rest[0] if rest else None
-    formula = _formula(0.5)
+    call = _call(*(leaf.detach() for leaf in leaves), scale=0.5)
     if pass_name == "forward":
-        return partial(small_head.forward, q, k, v, bias, None, None, None, formula, plan=plan)
-    given = (torch.randn_like(q), q, k, v, bias, None, None, formula)
+        return partial(small_head.forward, call, plan=plan)
+    upstream = torch.randn_like(call.q)
     if pass_name == "key":
-        return partial(small_head.key_gradient, *given, plan=plan)
-    return partial(
-        small_head.query_gradient,
-        *given,
-        bias_gradient=bias is not None,
-        deterministic=False,
-        plan=plan,
-    )
+        return partial(small_head.key_gradient, call, upstream, plan=plan)
+    biased = call.bias is not None
+    return partial(small_head.query_gradient, call, upstream, bias_gradient=biased, plan=plan)
 
 
 def tune(best: int = 4) -> list[dict]:
@@ -200,7 +195,7 @@ def tune(best: int = 4) -> list[dict]:
             continue  # one shape tells whether bfloat16 wants other plans
         leaves = draw(shape, dtype)
         for pass_name in ("forward", "query", "key"):
-            default = small_head.choose_plan(pass_name, leaves[0])
+            default = choose_plan(pass_name, leaves[0])
             plans = list(dict.fromkeys([default, *candidates(shape)]))
             calls = [one_pass(pass_name, leaves, plan) for plan in plans]
             with ThreadPoolExecutor() as pool:  # compiles

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from hyla.attention.kernels import nvrtc
+from hyla.attention.kernels.call import Call
+from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
-from hyla.attention.kernels.ops import choose_kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +125,4 @@ def find_kernel(case: Case, device: torch.device) -> tuple[str | None, str]:
         eps=1e-6,
         causal=case.causal,
     )
-    return choose_kernel(
-        q, k, v, bias=bias, padding=None, multiplier=None, packing=None, formula=formula
-    )
+    return choose_kernel(Call(q, k, v, formula=formula, bias=bias))

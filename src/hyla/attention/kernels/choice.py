@@ -1,18 +1,62 @@
-"""Which kernel backend "auto" takes: by shape, from what `hyla bench attention` measured."""
+"""Which kernel computes a call, and if none, why: the one place that chooses and refuses.
+
+What backend "auto" takes is chosen by shape, from what `hyla bench attention` measured.
+"""
 
 import json
 import math
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
 import torch
 from torch import Tensor
 
+from hyla.attention.kernels import decode, large_head, output_stage, small_head
+from hyla.attention.kernels.call import Call, Kernel
+from hyla.attention.kernels.gradients import is_differentiated, why_not_forward_mode
 from hyla.attention.kernels.large_head import capability
+
+KERNELS: Mapping[str, Kernel] = {
+    "small_head": small_head,
+    "large_head": large_head,
+    "large_head_plain": large_head,  # a name of its own, because it has a speed of its own
+    "decode": decode,
+}
 
 # Every other kernel is taken only once it was measured, and only on such GPUs.
 _TAKEN_UNMEASURED = ("small_head", "decode")
 _MEASURED_ON = (9, 0)  # compute capability of the table's GPU, an H200
+
+
+def choose_kernel(call: Call, *, if_faster: bool = False) -> tuple[str | None, str]:
+    """Return the kernel for a call, and if there is none, why.
+
+    With `if_faster`, one that was measured to be slower than the reference path is none.
+    """
+    if call.q.shape[1] == 1 and why_refused("decode", call) is None:
+        name = "decode"
+    else:
+        name = "small_head" if call.q.shape[-1] <= small_head.MAX_WIDTH else "large_head"
+        reason = why_refused(name, call)
+        if reason is not None:
+            return None, reason
+        operands = (call.q, call.k, call.v, call.bias)
+        if name == "large_head" and large_head.needs_plain_arithmetic(*operands):
+            name = "large_head_plain"
+    reason = why_not_worth_it(name, call.q, call.k) if if_faster else None
+    return (name, "") if reason is None else (None, reason)
+
+
+def why_refused(kernel: str, call: Call) -> str | None:
+    """Say why `kernel` cannot compute the call, or return None if it can."""
+    if call.multiplier is not None and is_differentiated(call.multiplier):
+        return "the code multiplier has no gradient in the kernels"
+    return (
+        why_not_forward_mode(call.q, call.k, call.v, call.bias, call.multiplier)
+        or output_stage.why_unfit(call)
+        or KERNELS[kernel].why_unsupported(call)
+    )
 
 
 def why_not_worth_it(kernel: str, q: Tensor, k: Tensor) -> str | None:

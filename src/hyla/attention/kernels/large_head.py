@@ -3,10 +3,8 @@
 There are two sources, one for tensor cores and one in plain float32 arithmetic; each pass takes
 the first of their plans that the dtype, the device and its shared memory allow.
 
-`forward` and `backward` take q, k, v as [B, T, H, D] (with a `Packing`, as [1, tokens, H, D]) and
-a bias as [Bb, H, Tq, Tk], where each run of B / Bb consecutive batch elements shares one bias.
-They neither check nor differentiate: `why_unsupported` says what they can take, `ops` registers
-them with torch.
+With a `Packing`, q, k and v are [1, tokens, H, D]. `forward` and `backward` neither check nor
+differentiate: `why_unsupported` says what they can take, `ops` registers them with torch.
 """
 
 import ctypes
@@ -19,13 +17,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hyla.attention.kernels import nvrtc, plain_plan, softmax_rows, tensor_core_plan
-from hyla.attention.kernels.formula import NORMALISATIONS, Formula, read_sources
+from hyla.attention.kernels.call import Call, Gradients
+from hyla.attention.kernels.formula import NORMALISATIONS, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.output_stage import Output, describe
-from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.plain_plan import PlainPlan
 from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
-from hyla.attention.kernels.tensors import KINDS, Tensor4, aligned, tensor4, why_apart
+from hyla.attention.kernels.tensors import (
+    Tensor4,
+    aligned,
+    describe_call,
+    fresh,
+    macros,
+    tensor4,
+    why_unreadable,
+)
 
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
@@ -40,51 +46,30 @@ _BIAS_GRADIENT_NONE, _BIAS_GRADIENT_STORE, _BIAS_GRADIENT_ATOMIC = range(3)
 _RESERVED = 1024  # bytes of shared memory that the driver keeps in each block
 
 
-def why_unsupported(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    padding: Tensor | None,
-    multiplier: Tensor | None,
-    packing: Packing | None,
-    formula: Formula,
-) -> str | None:
-    """Say why the fused large-head kernel cannot compute this, or return None if it can.
-
-    Looks at shapes, dtypes, devices and names only, never at what the tensors hold.
-    """
-    reason = formula.why_unsupported(VALUES, (*NORMALISATIONS, "softmax"))
+def why_unsupported(call: Call) -> str | None:
+    """Say why the fused large-head kernel cannot compute this, or return None if it can."""
+    reason = call.formula.why_unsupported(VALUES, (*NORMALISATIONS, "softmax"))
     if reason is not None:
         return reason
-    if multiplier is not None:
+    if call.multiplier is not None:
         return "a code multiplier (attention dropout) is for heads up to 16"
-    heads, width = q.shape[2:]
-    if k.shape != v.shape:
-        return f"values must be as wide as keys, got k {tuple(k.shape)} and v {tuple(v.shape)}"
+    heads, width = call.q.shape[2:]
     if heads > MAX_HEADS or width > MAX_WIDTH:
         return (
             f"it takes up to {MAX_HEADS} heads of size up to {MAX_WIDTH}, "
             f"got H = {heads}, D = {width}"
         )
-    if q.dtype not in KINDS or not q.dtype == k.dtype == v.dtype:
-        return f"it takes bfloat16, float16 or float32, got {q.dtype}"
-    if packing is not None and not (bias is None and padding is None):
+    masked = call.bias is not None or call.padding is not None
+    if call.packing is not None and masked:
         return "packed sequences take neither bias nor padding"
-    if bias is not None and bias.dtype not in (torch.float32, q.dtype):
-        return f"bias must be float32 or {q.dtype}, got {bias.dtype}"
-    reason = why_apart(q, k, v, bias, padding, kinds=DEVICES)
-    if reason is None and q.device.type == "cuda":
-        reason = nvrtc.why_unavailable()
-    if reason is not None:
+    operands = (call.q, call.k, call.v, call.bias)
+    reason = why_unreadable(call, DEVICES) or _why_too_large(*_problem(*operands))
+    if reason is not None or call.formula.normalisation != "softmax":
         return reason
-    reason = _why_too_large(*_problem(q, k, v, bias))
-    if reason is not None or formula.normalisation != "softmax":
-        return reason
-    if needs_plain_arithmetic(q, k, v, bias):
+    if needs_plain_arithmetic(*operands):
         return "a softmax is for tensor cores: bfloat16 or float16, Hopper or newer, smaller heads"
-    masked = bias is not None or padding is not None or packing is not None
-    return softmax_rows.why_unsupported(q, k, causal=formula.causal, masked=masked)
+    masked = masked or call.packing is not None
+    return softmax_rows.why_unsupported(call.q, call.k, causal=call.formula.causal, masked=masked)
 
 
 def needs_plain_arithmetic(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
@@ -145,95 +130,68 @@ def _takes_plain(
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    padding: Tensor | None,
-    multiplier: None,
-    packing: Packing | None,
-    formula: Formula,
+    call: Call,
     *,
-    row_factor: Tensor | None = None,
     total_factor: Tensor | None = None,
     log_sum: Tensor | None = None,
     plan: Plan | None = None,
 ) -> Tensor:
-    """Return the output, shaped like q.
-
-    `row_factor` [Bf, Tq] scales it where the formula says so. `total_factor` [B, Tq] receives
-    what it was multiplied by where that depends on the output itself. `log_sum` [B, Tq, H]
-    receives the logarithms of a softmax's sums.
-    """
-    width = q.shape[-1]
-    plan = plan or choose_plan("forward", q)
-    stage = describe(q.shape, formula, row_factor, total_factor)
-    q, k, v = (_prepared(x, plan) for x in (q, k, v))
-    output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    arguments = _arguments(q, k, v, bias, padding, packing, formula)
+    """Return the output, shaped like q."""
+    width, stage = call.q.shape[-1], describe(call, total_factor)
+    plan = plan or choose_plan("forward", call.q)
+    call = _prepared(call, plan)
+    output = fresh(call.q)
+    arguments = _arguments(call)
     arguments.first, arguments.output = output.data_ptr(), stage
     if log_sum is not None:
-        log_sum.copy_(softmax_rows.log_sums(q, k, causal=formula.causal, scale=formula.scale))
+        scale, causal = call.formula.scale, call.formula.causal
+        log_sum.copy_(softmax_rows.log_sums(call.q, call.k, causal=causal, scale=scale))
         arguments.log_sum = log_sum.data_ptr()
-    _launch("forward", plan, formula, arguments, q, bias, padding)
+    _launch("forward", plan, call, arguments)
     return _trimmed(output, width)
 
 
 def backward(
-    upstream: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    padding: Tensor | None,
-    multiplier: None,
-    packing: Packing | None,
-    formula: Formula,
-    *,
-    bias_gradient: bool,
-    deterministic: bool,
-    log_sum: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    call: Call, upstream: Tensor, *, log_sum: Tensor | None = None, bias_gradient: bool
+) -> Gradients:
     """Return the gradients of q, k, v and, if `bias_gradient`, of the bias.
 
-    `upstream` is the gradient of the raw output but for a constant gain (`raw_upstream`), `log_sum`
-    what the forward left of a softmax.
-    Unless `deterministic`, the gradient of q is added up atomically, which saves a second pass.
+    Unless in a fixed order, the gradient of q is added up atomically, which saves a second pass.
     """
-    width = q.shape[-1]
-    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    key_plan, query_plan = choose_plan("key", q), choose_plan("query", q)
-    upstream, q, k, v = (_prepared(x, key_plan, query_plan) for x in (upstream, q, k, v))
-    arguments = _arguments(q, k, v, bias, padding, packing, formula, upstream)
+    width = call.q.shape[-1]
+    key_plan, query_plan = choose_plan("key", call.q), choose_plan("query", call.q)
+    upstream = _loadable(upstream, key_plan, query_plan)
+    call = _prepared(call, key_plan, query_plan)
+    q, k, bias = call.q, call.k, call.bias
+    arguments = _arguments(call)
+    arguments.upstream = tensor4(upstream)
     mode, slabs = _BIAS_GRADIENT_NONE, None
     if bias is not None and bias_gradient:
-        mode, slabs = _bias_gradient_slabs(bias, len(q), deterministic)
+        mode, slabs = _bias_gradient_slabs(bias, len(q), call.in_fixed_order)
         arguments.bias_gradient = slabs.data_ptr()
-        arguments.batch_per_slab = max(1, len(q) // max(1, len(slabs)))
+        arguments.batch_per_slab = call.sharing(slabs)
     row_sums = None
     if log_sum is not None:
         log_sum = log_sum.contiguous()  # vmap may have folded it
         row_sums = torch.zeros(log_sum.shape, dtype=torch.float32, device=q.device)
         arguments.log_sum, arguments.row_sums = log_sum.data_ptr(), row_sums.data_ptr()
-    dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (k, v))
+    dk, dv = fresh(k), fresh(call.v)
     arguments.first, arguments.second = dk.data_ptr(), dv.data_ptr()
-    launch = functools.partial(_launch, formula=formula, q=q, bias=bias, padding=padding)
-    if deterministic:
-        launch("key", key_plan, arguments=arguments, mode=mode)
-        dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if call.in_fixed_order:
+        _launch("key", key_plan, call, arguments, mode=mode)
+        dq = fresh(q)
         arguments.first = dq.data_ptr()
-        launch("query", query_plan, arguments=arguments)
+        _launch("query", query_plan, call, arguments)
     else:
-        sums = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-        arguments.query_gradient = sums.data_ptr()
-        launch("key", key_plan, arguments=arguments, mode=mode, adds=True)
-        dq = sums
+        dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        arguments.query_gradient = dq.data_ptr()
+        _launch("key", key_plan, call, arguments, mode=mode, adds=True)
     if log_sum is not None and row_sums is not None:
         rest = softmax_rows.rest_of_gradients(
             *(q, k, log_sum, row_sums),
-            causal=formula.causal,
-            scale=formula.scale,
-            deterministic=deterministic,
+            causal=call.formula.causal,
+            scale=call.formula.scale,
+            deterministic=call.in_fixed_order,
         )
         dq += rest[0]
         dk += rest[1]
@@ -294,7 +252,11 @@ def _padded(width: int) -> int:
     return math.ceil(width / 16) * 16
 
 
-def _prepared(x: Tensor, *plans: Plan) -> Tensor:
+def _prepared(call: Call, *plans: Plan) -> Call:
+    return call.with_operands(*(_loadable(x, *plans) for x in (call.q, call.k, call.v)))
+
+
+def _loadable(x: Tensor, *plans: Plan) -> Tensor:
     """Make heads a multiple of 16 wide and loadable in pieces of 16 bytes, as the plans need."""
     missing = _padded(x.shape[-1]) - x.shape[-1]
     x = F.pad(x, (0, missing)) if missing else x
@@ -329,48 +291,29 @@ class Arguments(ctypes.Structure):
     )
 
 
-def _arguments(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    padding: Tensor | None,
-    packing: Packing | None,
-    formula: Formula,
-    upstream: Tensor | None = None,
-) -> Arguments:
-    arguments = Arguments()
-    for name, x in (("q", q), ("k", k), ("v", v), ("upstream", upstream)):
-        if x is not None:
-            setattr(arguments, name, tensor4(x))
-    arguments.batch, arguments.queries, arguments.keys = len(q), q.shape[1], k.shape[1]
-    arguments.batch_per_bias = arguments.batch_per_slab = 1
-    if bias is not None:
-        arguments.bias = bias.data_ptr()
-        arguments.batch_per_bias = max(1, len(q) // max(1, len(bias)))
-        for axis, stride in zip(("batch", "head", "query", "key"), bias.stride(), strict=True):
+def _arguments(call: Call) -> Arguments:
+    arguments = Arguments(queries=call.q.shape[1], batch_per_slab=1)
+    describe_call(arguments, call)
+    if call.bias is not None:
+        axes = ("batch", "head", "query", "key")
+        for axis, stride in zip(axes, call.bias.stride(), strict=True):
             setattr(arguments, f"bias_{axis}", stride)
-    if padding is not None:  # contiguous: `ops` sees to it
-        arguments.padding = padding.data_ptr()
+    packing = call.packing
     if packing is not None:
         arguments.query_starts = packing.query_starts.data_ptr()
         arguments.key_starts = packing.key_starts.data_ptr()
         arguments.batch = len(packing.query_starts) - 1
         arguments.queries, arguments.keys = packing.longest_query, packing.longest_key
-    arguments.causal = int(formula.causal)
-    arguments.scale, arguments.eps = formula.scale, formula.eps
-    arguments.output = describe(q.shape, formula)
+    arguments.causal = int(call.formula.causal)
+    arguments.output = describe(call)
     return arguments
 
 
 def _launch(
     pass_name: str,
     plan: Plan,
-    formula: Formula,
+    call: Call,
     arguments: Arguments,
-    q: Tensor,
-    bias: Tensor | None,
-    padding: Tensor | None,
     *,
     mode: int = _BIAS_GRADIENT_NONE,
     adds: bool = False,
@@ -381,21 +324,16 @@ def _launch(
     blocks = arguments.batch * math.ceil(own / tile)
     if blocks == 0:
         return
-    heads, width = q.shape[2:]
-    macros = {
+    heads, width = call.q.shape[2:]
+    definitions = {
+        **macros(call),
         "PASS": _PASSES[pass_name],
-        "KIND": KINDS[q.dtype],
-        "HEADS": heads,
-        "WIDTH": width,
         **{name.upper(): value for name, value in dataclasses.asdict(plan).items()},
-        "BIASED": 0 if bias is None else 1 if bias.dtype == torch.float32 else 2,
-        "PADDED": int(padding is not None),
         "ADDS_QUERY_GRADIENT": int(adds),
         "BIAS_GRADIENT": mode,
-        "OUTPUT": formula.output_kind,
-        **formula.macros(),
+        "OUTPUT": call.formula.output_kind,
     }
     source = read_sources(*plan.sources(pass_name))
-    kernel = load_kernel(source, "large_head", macros, q.device)
+    kernel = load_kernel(source, "large_head", definitions, call.q.device)
     shared_bytes = plan.shared_bytes(pass_name, heads, width)
     kernel.launch(blocks, plan.warps * 32, arguments, shared_bytes)

@@ -22,7 +22,7 @@ class CudaError(RuntimeError):
     """The compiler or the driver refused; the message carries its log."""
 
 
-class Kernel:
+class Binary:
     """A compiled kernel, ready on one device."""
 
     def __init__(self, cubin: bytes, name: str, device_index: int):
@@ -75,7 +75,7 @@ class Kernel:
             _check(self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
 
 
-def load_kernel(source: str, name: str, macros: Mapping[str, int], device: torch.device) -> Kernel:
+def load_kernel(source: str, name: str, macros: Mapping[str, int], device: torch.device) -> Binary:
     """Return kernel `name` of `source` compiled with `macros` for `device`, compiling it once.
 
     Threads may compile different kernels at the same time.
@@ -85,9 +85,9 @@ def load_kernel(source: str, name: str, macros: Mapping[str, int], device: torch
 
 
 @functools.cache
-def _load(source: str, name: str, macros: tuple[tuple[str, int], ...], device_index: int) -> Kernel:
+def _load(source: str, name: str, macros: tuple[tuple[str, int], ...], device_index: int) -> Binary:
     major, minor = torch.cuda.get_device_capability(device_index)
-    return Kernel(compile_cubin(source, dict(macros), f"sm_{major}{minor}"), name, device_index)
+    return Binary(compile_cubin(source, dict(macros), f"sm_{major}{minor}"), name, device_index)
 
 
 def compile_cubin(source: str, macros: Mapping[str, int], architecture: str) -> bytes:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from hyla.attention.kernels import nvrtc
+from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import OUTPUTS, Formula, read_sources
 from hyla.attention.kernels.gradients import is_differentiated
-from hyla.attention.kernels.tensors import KINDS
+from hyla.attention.kernels.tensors import KINDS, fresh
 
 load_kernel = nvrtc.load_kernel
 
@@ -25,8 +26,9 @@ _THREADS = 256
 _MOST_PARTS = 8  # that one block sums as fast as many blocks would
 
 
-def why_unfit(q: Tensor, row_factor: Tensor | None, formula: Formula) -> str | None:
+def why_unfit(call: Call) -> str | None:
     """Say why no kernel can scale the output like this, or return None."""
+    q, row_factor, formula = call.q, call.row_factor, call.formula
     if formula.output not in OUTPUTS:
         return f"the output stage must be one of {list(OUTPUTS)}, got {formula.output!r}"
     if (row_factor is not None) != (formula.output == "rows"):
@@ -59,60 +61,51 @@ class Output(ctypes.Structure):
     )
 
 
-def describe(
-    shape: torch.Size,
-    formula: Formula,
-    row_factor: Tensor | None = None,
-    total_factor: Tensor | None = None,
-) -> Output:
-    """Describe the output stage of an output [B, Tq, H, D]; the tensors must outlive it."""
-    batch, _, heads, width = shape
-    output = Output(batch_per_factor=1, gain=formula.gain, eps=formula.output_eps)
+def describe(call: Call, total_factor: Tensor | None = None) -> Output:
+    """Describe the output stage of a call; the tensors must outlive it."""
+    heads, width = call.q.shape[2:]
+    output = Output(gain=call.formula.gain, eps=call.formula.output_eps)
     output.inverse_size = 1 / (heads * width)
-    if row_factor is not None:
-        output.row_factor = row_factor.data_ptr()
-        output.batch_per_factor = max(1, batch // max(1, len(row_factor)))
+    output.batch_per_factor = call.sharing(call.row_factor)
+    if call.row_factor is not None:
+        output.row_factor = call.row_factor.data_ptr()
     if total_factor is not None:
         output.total_factor = total_factor.data_ptr()
     return output
 
 
 def raw_upstream(
-    upstream: Tensor,
-    y: Tensor | None,
-    total_factor: Tensor | None,
-    row_factor: Tensor | None,
-    formula: Formula,
-) -> tuple[Tensor, Formula]:
+    call: Call, upstream: Tensor, y: Tensor | None, total_factor: Tensor | None
+) -> tuple[Call, Tensor]:
     """Turn the gradient of the output [B, Tq, H, D] into that of the raw one.
 
-    Also return the formula that is then left to differentiate. A constant gain stays in it: it
-    costs the backward nothing. `y` and `total_factor` are the output and what it was multiplied
-    by, for "rms" alone.
+    Also return the call that is then left to differentiate. A constant gain stays in it: it costs
+    the backward nothing. `y` and `total_factor` are the output and what it was multiplied by, for
+    "rms" alone.
     """
-    if formula.output == "plain":
-        return upstream, formula
+    if call.formula.output == "plain":
+        return call, upstream
     upstream = upstream.contiguous()
     y = None if y is None else y.contiguous()
-    result = torch.empty(upstream.shape, dtype=upstream.dtype, device=upstream.device)
+    result = fresh(upstream)
     arguments = Arguments(upstream=upstream.data_ptr(), result=result.data_ptr())
     arguments.y = None if y is None else y.data_ptr()
-    arguments.output = describe(upstream.shape, formula, row_factor, total_factor)
-    _launch("gradient", arguments, result, formula, [x for x in (upstream, y) if x is not None])
-    return result, replace(formula, output="plain", gain=1.0)
+    arguments.output = describe(call, total_factor)
+    read = [x for x in (upstream, y) if x is not None]
+    _launch("gradient", arguments, result, call.formula, read)
+    raw = replace(call.formula, output="plain", gain=1.0)
+    return replace(call, formula=raw, row_factor=None), result
 
 
-def finish(
-    parts: Tensor, dtype: torch.dtype, row_factor: Tensor | None, formula: Formula
-) -> Tensor:
+def finish(call: Call, parts: Tensor) -> Tensor:
     """Sum the parts [parts, B, H, D] of decoded outputs and scale the sum: [B, 1, H, D]."""
     if len(parts) > _MOST_PARTS:
         parts = parts.sum(0, keepdim=True)
-    result = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device).unsqueeze(1)
+    result = fresh(call.q)
     arguments = Arguments(parts=parts.data_ptr(), result=result.data_ptr())
     arguments.part_count = len(parts)
-    arguments.output = describe(result.shape, formula, row_factor)
-    _launch("finish", arguments, result, formula, [])
+    arguments.output = describe(call)
+    _launch("finish", arguments, result, call.formula, [])
     return result
 
 

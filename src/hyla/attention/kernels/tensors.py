@@ -1,9 +1,11 @@
-"""Tensors as the kernels for large heads and for decoding read them."""
+"""Calls as the kernels for large heads and for decoding read them, and fresh tensors for all."""
 
 import ctypes
 
 import torch
 from torch import Tensor
+
+from hyla.attention.kernels.call import Call
 
 KINDS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}  # KIND of the sources
 
@@ -31,10 +33,47 @@ def aligned(x: Tensor) -> Tensor:
     return x if good else x.clone(memory_format=torch.contiguous_format)
 
 
-def why_apart(*tensors: Tensor | None, kinds: tuple[str, ...]) -> str | None:
-    """Say that tensors are not together on a device of one of `kinds`, or return None."""
-    devices = {x.device for x in tensors if x is not None}
-    if len(devices) == 1 and next(iter(devices)).type in kinds:
-        return None
-    found = ", ".join(sorted(map(str, devices)))
-    return f"all tensors must be on one CUDA device, got {found}"
+def fresh(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Allocate a contiguous tensor in the shape of `x`."""
+    return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
+
+
+def why_unreadable(call: Call, kinds: tuple[str, ...]) -> str | None:
+    """Say why a call is not for these kernels on devices of `kinds`, or return None."""
+    q, k, v, bias = call.q, call.k, call.v, call.bias
+    if k.shape != v.shape:
+        return f"values must be as wide as keys, got k {tuple(k.shape)} and v {tuple(v.shape)}"
+    reason = call.why_malformed()
+    if reason is not None:
+        return reason
+    if q.dtype not in KINDS or not q.dtype == k.dtype == v.dtype:
+        return f"it takes bfloat16, float16 or float32, got {q.dtype}"
+    if bias is not None and bias.dtype not in (torch.float32, q.dtype):
+        return f"bias must be float32 or {q.dtype}, got {bias.dtype}"
+    return call.why_elsewhere(kinds)
+
+
+def describe_call(arguments: ctypes.Structure, call: Call) -> None:
+    """Fill in what both `struct Arguments` hold of a call, whose tensors must outlive them."""
+    for name, x in (("q", call.q), ("k", call.k), ("v", call.v)):
+        setattr(arguments, name, tensor4(x))
+    arguments.batch, arguments.keys = len(call.q), call.k.shape[1]
+    arguments.batch_per_bias = call.sharing(call.bias)
+    if call.bias is not None:
+        arguments.bias = call.bias.data_ptr()
+    if call.padding is not None:  # contiguous: `ops` sees to it
+        arguments.padding = call.padding.data_ptr()
+    arguments.scale, arguments.eps = call.formula.scale, call.formula.eps
+
+
+def macros(call: Call) -> dict[str, int]:
+    """Return the definitions that both depend on."""
+    heads, width = call.q.shape[2:]
+    return {
+        "KIND": KINDS[call.q.dtype],
+        "HEADS": heads,
+        "WIDTH": width,
+        "BIASED": 0 if call.bias is None else 1 if call.bias.dtype == torch.float32 else 2,
+        "PADDED": int(call.padding is not None),
+        **call.formula.macros(),
+    }

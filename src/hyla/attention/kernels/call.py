@@ -1,0 +1,135 @@
+"""One call of a fused kernel, and what a kernel is to those who call it."""
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hyla.attention.kernels import nvrtc
+from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.packing import Packing
+
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Attention of q [B, Tq, H, D] over k and v [B, Tk, H, D].
+
+    `bias` [Bb, H, Tq, Tk] is added to the scaled scores; each run of B / Bb consecutive batch
+    elements shares one. `padding` [B, Tk] is True where a key may be attended to. `multiplier`
+    [Bm, Tq, Tk], a constant, multiplies the codes of a pair in all heads and is shared like a bias.
+    With `packing`, B is 1 and the tokens are those of several sequences, which do not see each
+    other. `row_factor` [Bf, Tq], float32 and a constant, scales the output of each query where the
+    formula's output is "rows", and is shared like a bias; of packed sequences it is [1, tokens].
+    Causality lets the last query see the last key, the one before it all but the last, and so on. A
+    masked pair contributes nothing and receives no gradient.
+
+    The gradient of the bias and, for large heads, of q are added up atomically unless
+    `deterministic` (or torch's global setting) asks for sums in a fixed order; everything else
+    always has one.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    _: KW_ONLY
+    formula: Formula
+    bias: Tensor | None = None
+    padding: Tensor | None = None
+    multiplier: Tensor | None = None
+    packing: Packing | None = None
+    row_factor: Tensor | None = None
+    deterministic: bool = False
+
+    @property
+    def in_fixed_order(self) -> bool:
+        """Whether all sums must have a fixed order."""
+        return self.deterministic or torch.are_deterministic_algorithms_enabled()
+
+    def with_operands(self, q: Tensor, k: Tensor, v: Tensor) -> "Call":
+        """Return the call with these in the place of q, k and v."""
+        if q is self.q and k is self.k and v is self.v:
+            return self
+        # Spelled out: on the way of every call, `dataclasses.replace` takes three times as long.
+        return Call(
+            *(q, k, v),
+            formula=self.formula,
+            bias=self.bias,
+            padding=self.padding,
+            multiplier=self.multiplier,
+            packing=self.packing,
+            row_factor=self.row_factor,
+            deterministic=self.deterministic,
+        )
+
+    def sharing(self, x: Tensor | None) -> int:
+        """Count the consecutive batch elements that share one of `x`, a bias or its like."""
+        return 1 if x is None else max(1, len(self.q) // max(1, len(x)))
+
+    def why_malformed(self) -> str | None:
+        """Say which shapes do not fit each other, or return None if all do."""
+        q, k, v, bias, padding = self.q, self.k, self.v, self.bias, self.padding
+        if q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
+            return "q, k and v must be [B, T, H, D]"
+        (batch, queries, heads, width), keys = q.shape, k.shape[1]
+        if k.shape != v.shape or (k.shape[0], *k.shape[2:]) != (batch, heads, width):
+            return (
+                "k and v must be [B, Tk, H, D] with the batch, heads and head size of q, got "
+                f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+            )
+        if bias is not None and (bias.ndim != 4 or bias.shape[1:] != (heads, queries, keys)):
+            return f"bias must be [Bb, H, Tq, Tk], got {tuple(bias.shape)}"
+        if padding is not None and (padding.shape != (batch, keys) or padding.dtype != torch.bool):
+            return (
+                "padding must be a boolean [B, Tk], True where a key may be attended to, "
+                f"got {padding.dtype} {tuple(padding.shape)}"
+            )
+        multiplier = self.multiplier
+        if multiplier is not None and (
+            multiplier.ndim != 3 or multiplier.shape[1:] != (queries, keys)
+        ):
+            return f"the code multiplier must be [Bm, Tq, Tk], got {tuple(multiplier.shape)}"
+        for name, x in (("biases", bias), ("multipliers", multiplier)):
+            if x is not None and batch and (x.shape[0] == 0 or batch % x.shape[0] != 0):
+                return f"the {name} ({x.shape[0]}) must divide the batch ({batch})"
+        return None
+
+    def why_elsewhere(self, kinds: tuple[str, ...]) -> str | None:
+        """Say why nothing can run where the tensors are, which takes a device of `kinds`."""
+        given = (self.q, self.k, self.v, self.bias, self.padding, self.multiplier)
+        devices = {x.device for x in given if x is not None}
+        if len(devices) > 1 or self.q.device.type not in kinds:
+            found = ", ".join(sorted(map(str, devices)))
+            return f"all tensors must be on one CUDA device, got {found}"
+        return nvrtc.why_unavailable() if self.q.device.type == "cuda" else None
+
+
+class Kernel(Protocol):
+    """The host side of a kernel, a module of three functions; `ops` registers them with torch."""
+
+    def why_unsupported(self, call: Call) -> str | None:
+        """Say why the kernel cannot compute this, or return None if it can.
+
+        Looks at shapes, dtypes, devices and names only, never at what the tensors hold.
+        """
+        ...
+
+    def forward(self, call: Call, *, total_factor: Tensor | None, log_sum: Tensor | None) -> Tensor:
+        """Return the output [B, Tq, H, D] of a call that is supported.
+
+        `total_factor` [B, Tq] receives what it was multiplied by where that depends on the output
+        itself, and `log_sum` [B, Tq, H], both float32, the logarithms of a softmax's sums.
+        """
+        ...
+
+    def backward(
+        self, call: Call, upstream: Tensor, *, log_sum: Tensor | None, bias_gradient: bool
+    ) -> Gradients:
+        """Return the gradients of q, k, v and, if `bias_gradient`, of the bias.
+
+        `upstream` is the gradient of the raw output but for a constant gain (`raw_upstream`),
+        `log_sum` what the forward left of a softmax.
+        """
+        ...
