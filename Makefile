@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test test-slow lint types audit constraints demo docs docs-serve clean
+.PHONY: setup quick test test-slow lint types audit constraints demo docs docs-serve clean
 
 setup: $(STAMP)
 
@@ -27,8 +27,11 @@ audit: $(STAMP)
 constraints: $(STAMP)
 	$(BIN)/python tools/pin.py
 
+quick: $(STAMP)
+	$(BIN)/pytest -n 2 -m "unit and not slow"
+
 test: lint types audit
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow" --durations 15
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -n 2 -m slow

@@ -1,19 +1,45 @@
-"""Every test starts from the same random state, on one thread: two workers share two cores."""
+"""Tests in three layers, each from the same random state and on one thread."""
+
+from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 import torch
 
+# What is in neither is a unit test: one part of hyla, in this process, in seconds.
+SYSTEM = (  # what users see, with a browser, Slurm, notebooks or a fresh environment
+    *("docs/*", "explorer/browser/*", "explorer/test_explorer_load.py"),
+    *("lab/test_slurm.py", "test_packaging.py"),
+)
+INTEGRATION = (  # several parts together, other processes, compilers, other people's models
+    *("attention/*_host.py", "nn/test_compile.py", "latents/test_probing.py"),
+    *("training/population/*", "training/language/*", "training/run/test_run_states.py"),
+    *("training/run/test_file_checkpoints.py", "training/test_both_kinds.py"),
+    *("explorer/*", "gpu/*", "integrations/*", "lab/*"),
+    *("test_bench_*", "test_cli*", "test_completion.py", "test_doctor.py", "test_import.py"),
+    *("test_plugins.py", "test_shapes.py"),
+)
+LAYERS = ("unit", "integration", "system")
+
+
+def layer_of(path: Path) -> str:
+    """The layer of a test file, by its place below tests/."""
+    place = path.relative_to(Path(__file__).parent).as_posix()
+    if any(fnmatch(place, pattern) for pattern in SYSTEM):
+        return "system"
+    return "integration" if any(fnmatch(place, pattern) for pattern in INTEGRATION) else "unit"
+
 
 def pytest_configure():
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # two workers share two cores
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]):
-    if torch.cuda.is_available():
-        return
     for item in items:
-        if "gpu" in item.keywords:
+        item.add_marker(layer_of(item.path))
+        if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    items.sort(key=lambda item: LAYERS.index(layer_of(item.path)))  # what fails soon comes first
 
 
 @pytest.fixture(autouse=True)
