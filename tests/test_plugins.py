@@ -228,14 +228,26 @@ def test_a_preset_of_ones_own_goes_wherever_a_name_goes(monkeypatch):
     assert resolve_spec("mine.silu.rms4").phi == "silu"
     with pytest.raises(ValueError, match=r"did you mean 'mine'\?"):
         resolve_spec("minne")
-    register_attention("mine", resolve_spec("mine.gelu"))  # a notebook's cell, changed and run
-    assert resolve_spec("mine").phi == "gelu"
 
 
 @pytest.mark.parametrize("name", ["mine.silu", "", "my own"])
 def test_a_preset_has_a_name_without_dots(name):
     with pytest.raises(ValueError, match="a preset cannot be called"):
         register_attention(name, resolve_spec("hyla"))
+
+
+def test_a_preset_keeps_its_meaning(monkeypatch):
+    monkeypatch.setattr("hyla.attention.spec._PRESETS", dict(PRESETS))
+    register_attention("mine", PRESETS["hyla"])
+    register_attention("mine", PRESETS["hyla"])  # a module that is imported again
+    with pytest.raises(ValueError, match="already the name of another spec"):
+        register_attention("mine", PRESETS["softmax"])
+
+
+@pytest.mark.parametrize("name", [["fuzzy"], {"fuzzy": 1}, None, 3])
+def test_what_is_no_name_is_no_task(name):
+    with pytest.raises(ValueError, match="is unknown"):
+        task_class(name)
 
 
 def test_a_preset_is_a_spec():

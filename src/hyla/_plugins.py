@@ -9,6 +9,7 @@ all names.
 import importlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterable
 from importlib import metadata
@@ -18,6 +19,7 @@ GROUP = "hyla.plugins"
 VARIABLE = "HYLA_PLUGINS"
 
 _begun: set[str] = set()  # what was imported, or is being imported
+_loading = threading.RLock()
 
 
 class PluginError(ValueError):
@@ -35,7 +37,12 @@ def ask_for(plugins: Iterable[str]) -> None:
 
 
 def load() -> None:
-    """Import all plug-ins that are not imported yet."""
+    """Import all plug-ins that are not imported yet; other threads wait until that is done."""
+    with _loading:
+        _load()
+
+
+def _load() -> None:
     if GROUP not in _begun:
         _begun.add(GROUP)
         for entry in metadata.entry_points(group=GROUP):

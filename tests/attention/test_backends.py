@@ -127,3 +127,13 @@ def test_the_reason_for_the_reference_path_is_said_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         say_once("as a test")
+
+
+@pytest.mark.parametrize("attention_name", ["hyla.expected", "hyla_residual.expected2"])
+def test_keys_that_a_bias_may_mask_are_counted_by_the_reference_alone(attention_name):
+    q = torch.randn(1, 3, 2, 4)
+    options = {"attention": attention_name, "bias": torch.zeros(2, 3, 3), "backend": "fused"}
+    with pytest.raises(ValueError, match="may mask keys by -inf"):
+        attention(q, q, q, **options)
+    with pytest.raises(ValueError, match="CUDA"):
+        attention(q, q, q, **options, bias_masks=False)

@@ -9,7 +9,7 @@ from hyla.lab.methods import Effort, methods_of
 from hyla.lab.paper import TABLE_A1
 from hyla.lab.plan.estimate import SPEEDS, in_words, seconds_for
 from hyla.lab.plan.reproduction import Reproduction
-from hyla.lab.registry import BEYOND, NAMES, PAPER, load, load_all
+from hyla.lab.registry import NAMES, PAPER, load, load_all
 from hyla.results.conditions import Conditions
 from hyla.training import SCALES, config_from_tree, load_preset, merge
 
@@ -142,16 +142,3 @@ def test_rows_of_table_a1_that_take_less_are_estimated_to_take_less():
     assert by_row["hyla", "gelu"] < by_row["hyla_deep", "gelu"]
     # Four experts take so much that attention hardly matters.
     assert by_row["linear", "moe"] > 0.75 * by_row["hyla", "moe"]
-
-
-def test_beyond_the_paper():
-    assert set(BEYOND) == {
-        "scale",
-        "equalscale",
-        "phi",
-        "sigma",
-        "capacity",
-        "dropout",
-        "unambiguous",
-        "codeswap",
-    }

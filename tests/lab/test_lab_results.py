@@ -11,6 +11,7 @@ import pytest
 from hyla.results.conditions import Conditions
 from hyla.results.csv_table import read_csv, rows_of_frame, write_csv
 from hyla.results.runs import read_run
+from hyla.results.scoring import score_rest
 from hyla.results.tables import Cell, Tables, cells_of, stored_conditions
 from hyla.results.trimming import drop_optimiser_state
 from hyla.training import (
@@ -24,6 +25,7 @@ from hyla.training import (
 )
 from hyla.training.identity import computed, fingerprint, method_key
 from hyla.training.run.checkpoints.file import FileCheckpoints
+from hyla.training.run.errors import CheckpointError
 
 SMOKE = Conditions(scale="smoke")
 
@@ -146,6 +148,31 @@ def test_compacting_leaves_the_models(tmp_path: Path):
     drop_optimiser_state(path)  # again: nothing to do
     assert tensors().keys() == kept
     assert train(config, root=tmp_path, device="cpu")["steps"] == 4  # still finished
+
+
+def test_a_finished_run_whose_last_checkpoint_is_damaged_is_left_alone(tmp_path: Path):
+    """An older checkpoint holds other models than those that were scored."""
+    config = tiny(steps=4)
+    train(config, root=tmp_path, device="cpu")
+    path = run_path(config, tmp_path)
+    last = path / "checkpoint-000004.safetensors"
+    run = read_run(path)
+    checkpoints = FileCheckpoints(path, run.fingerprint)
+    found = checkpoints.latest()
+    assert found is not None
+    assert found.tensors is not None
+    FileCheckpoints(path, run.fingerprint)._write(
+        path / "checkpoint-000003.safetensors", 3, found.tensors, found.meta
+    )
+    damaged = bytearray(last.read_bytes())
+    damaged[-1] ^= 1
+    last.write_bytes(damaged)
+    content = {file.name: file.read_bytes() for file in path.iterdir()}
+    drop_optimiser_state(path)
+    asked = dataclasses.replace(config.evaluation, splits=("ood",), final_instances=99_999)
+    with pytest.raises(CheckpointError, match="no intact checkpoint of its end"):
+        score_rest(path, asked, device="cpu")
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == content
 
 
 def test_an_unfinished_run_is_not_compacted(tmp_path: Path):

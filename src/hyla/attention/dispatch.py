@@ -49,21 +49,32 @@ def attend_by_kernel(
 
 
 def try_fused(
-    q: Tensor, k: Tensor, v: Tensor, *, spec: AttentionSpec, if_faster: bool = False, **options: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    spec: AttentionSpec,
+    bias: Tensor | None = None,
+    bias_masks: bool = True,
+    if_faster: bool = False,
+    **options: Any,
 ) -> Tensor | str:
     """Return the output computed by a fused kernel, or the reason why none can.
 
     `options` are those of `attention`, with `packing` where sequences are packed. With
     `if_faster`, a kernel that was measured to be slower than the reference path is none.
     """
+    if spec.output == "expected" and bias is not None and bias_masks:
+        return "a bias may mask keys by -inf, which the kernels do not count (see bias_masks)"
+    options |= {"bias": bias, "if_faster": if_faster}
     if spec.value != "residual" or q.shape[-1] <= _WIDEST_RESIDUAL:
-        out = _try_member(q, k, v, spec=spec, if_faster=if_faster, **options)
+        out = _try_member(q, k, v, spec=spec, **options)
         if spec.value != "residual" or isinstance(out, Tensor):
             return out
     total = None
     for value in ("linear", "hidden"):  # two members of the family with the same code, added up
         part = replace(spec, value=value, output="plain", gain=1.0)
-        out = _try_member(q, k, v, spec=part, if_faster=if_faster, **options)
+        out = _try_member(q, k, v, spec=part, **options)
         if isinstance(out, str):
             return out
         total = out if total is None else total + out
@@ -81,7 +92,6 @@ def _try_member(
     eps: float,
     causal: bool,
     bias: Tensor | None = None,
-    bias_masks: bool = True,
     mask: Tensor | None = None,
     value_weight: Tensor | None = None,
     code_multiplier: Tensor | None = None,
@@ -92,8 +102,6 @@ def _try_member(
         return "the kernels know normalisations and φ by name and one at a time"
     if value_weight is not None:
         return "the deep value network has no kernel"
-    if spec.output == "expected" and bias is not None and bias_masks:
-        return "a bias may mask keys by -inf, which the kernels do not count (see bias_masks)"
     if code_multiplier is not None and not _is_shared_by_heads(code_multiplier):
         return "attention dropout (a code multiplier) that differs between heads has no kernel"
     other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))

@@ -180,6 +180,8 @@ def register_attention(name: str, spec: AttentionSpec) -> None:
         )
     if name in _OURS:
         raise ValueError(f"{name!r} is a preset of hyla itself; give yours another name")
+    if _PRESETS.get(name, spec) != spec:
+        raise ValueError(f"{name!r} is already the name of another spec; give yours another")
     _PRESETS[name] = spec
 
 
@@ -205,7 +207,8 @@ def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
     if preset not in PRESETS:
         raise ValueError(
             f"attention {attention!r} is unknown{nearest(preset, PRESETS)}; "
-            f"choose from {sorted(PRESETS)} or pass an AttentionSpec"
+            f"choose from {sorted(PRESETS)}, pass an AttentionSpec, or name the plug-in that "
+            "registers your own (--plugin FILE.py, or import it)"
         )
     fields: dict[str, Any] = {}
     for change in changes:

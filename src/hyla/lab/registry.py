@@ -15,7 +15,14 @@ _ROOMS = {
     "language": ("fig6",),
     "tables": ("tableA1", "tableA2", "tableA3"),
     "beyond": (
-        *("scale", "equalscale", "phi", "sigma", "capacity", "dropout", "unambiguous", "codeswap"),
+        "scale",
+        "equalscale",
+        "phi",
+        "sigma",
+        "capacity",
+        "dropout",
+        "unambiguous",
+        "codeswap",
     ),
 }
 BEYOND = _ROOMS["beyond"]
@@ -27,14 +34,20 @@ NAMES = (*PAPER, *BEYOND)
 
 def load(name: str) -> Experiment:
     """Return the experiment; `table-a1` and `FIG5C` are understood too."""
-    wanted = name.replace("-", "").replace("_", "").lower()
+    wanted = _plain(name)
     for room, names in _ROOMS.items():
-        if wanted in map(str.lower, names):
-            return importlib.import_module(f"hyla.lab.experiments.{room}.{wanted}").EXPERIMENT
+        for known in names:
+            if wanted == _plain(known):
+                module = f"hyla.lab.experiments.{room}.{known.lower()}"
+                return importlib.import_module(module).EXPERIMENT
     raise ValueError(
         f"{name!r} is not a figure or table here{nearest(name, NAMES)}; choose from "
         f"{' '.join(NAMES)}, or all"
     )
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "").replace("_", "").lower()
 
 
 def load_all(names: Iterable[str]) -> list[Experiment]:

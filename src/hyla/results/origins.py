@@ -72,7 +72,8 @@ def put_rows(rows: Sequence[Row], path: Path, *, of: Mapping[str, Any]) -> None:
     kept = [
         row
         for row in read_with_origins(path)
-        if any(row.get(name) != value for name, value in of.items())
+        # As text: a name may read as a number.
+        if any(str(row.get(name)) != str(value) for name, value in of.items())
     ]
     write_with_origins([*kept, *rows], path)
 

@@ -11,15 +11,14 @@ from pathlib import Path
 import torch
 
 from hyla.results.runs import StoredRun, read_run, scored_instances
+from hyla.results.trimming import final_checkpoint, hold, is_at_its_place
 from hyla.training import Evaluation, Interrupted, Population, config_from_tree
 from hyla.training.devices import resolve_device
 from hyla.training.population.cohort import Cohort
 from hyla.training.population.population import EVALUATION_BATCH
 from hyla.training.population.training import build_cohort
-from hyla.training.run.checkpoints.file import FileCheckpoints
-from hyla.training.run.directory import RunDirectory, add_provenance
-from hyla.training.run.errors import CheckpointError
-from hyla.training.run.reading import directory_of
+from hyla.training.run.directory import add_provenance
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
 from hyla.training.run.stop import Stopped, StopRequest
 
 
@@ -31,7 +30,7 @@ def unscored_splits(run: StoredRun, asked: Evaluation) -> list[str]:
 
 def can_be_scored(run: StoredRun) -> bool:
     """Whether a finished run's models are there, under the name that is theirs."""
-    return run.checkpoint_step is not None and _place(run) == run.path
+    return run.checkpoint_step is not None and is_at_its_place(run)
 
 
 def score_rest(
@@ -45,10 +44,14 @@ def score_rest(
     stored = read_run(path)
     if not unscored_splits(stored, asked):
         return
+    if not is_at_its_place(stored):
+        raise RunDirectoryError(f"{path} was renamed: give it back its name to have it scored")
     where = resolve_device(device)
-    with RunDirectory.open(path.parent, _name(stored), stored.config) as directory:
+    with hold(stored) as directory:
         stored = read_run(path)  # nobody else writes now
         splits = unscored_splits(stored, asked)
+        if not splits:  # another process was faster
+            return
         assert stored.summary is not None
         with StopRequest(max_seconds=max_seconds) as stop:
             cohort = _trained(stored, replace(asked, splits=tuple(splits)), where)
@@ -69,20 +72,15 @@ def score_rest(
         directory.finish(stored.summary | {"members": members, "scored": instances})
 
 
-def _name(run: StoredRun) -> str:
-    return run.path.name.rpartition("-")[0]
-
-
-def _place(run: StoredRun) -> Path:
-    return directory_of(run.path.parent, _name(run), run.config)
-
-
 def _trained(run: StoredRun, asked: Evaluation, device: torch.device) -> Cohort:
     """Return the models of a run as they were at its end; without what training would need."""
     config = config_from_tree(run.config)
-    found = FileCheckpoints(run.path, run.fingerprint).latest()
+    found = final_checkpoint(run)
     if found is None or found.tensors is None:
-        raise CheckpointError(f"{run.path} has no checkpoint whose models can be scored")
+        raise CheckpointError(
+            f"{run.path} has no intact checkpoint of its end to be scored: move the directory away "
+            "to train it again"
+        )
 
     def prepare(population: Population) -> None:
         if device.type == "cuda":  # where not all fit, that shows here

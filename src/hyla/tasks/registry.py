@@ -52,11 +52,11 @@ def task_names() -> tuple[str, ...]:
 
 def task_class(name: object) -> type[Task]:
     """The task of a name; a ValueError says which there are."""
-    if name not in _TASKS:
+    if not isinstance(name, str) or name not in _TASKS:
         names = task_names()
-        if name not in names:
+        if not isinstance(name, str) or name not in names:
             raise ValueError(
                 f"{name!r} is unknown{nearest(name, names)}; choose from {names}, or name the "
                 "plug-in that registers it: --plugin FILE.py, or HYLA_PLUGINS=FILE.py"
             )
-    return _TASKS[str(name)]
+    return _TASKS[name]

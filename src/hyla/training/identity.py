@@ -12,7 +12,7 @@ A run's directory is a place: its name is the `fingerprint` of the whole config 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def fingerprint(tree: Mapping[str, Any]) -> str:
 def computed(config: "TrainConfig") -> dict[str, Any]:
     """Return what all models of a method have in common: the canonical tree of their settings."""
     return {
-        field.name: _without_defaults(getattr(config, field.name))
+        field.name: _without_defaults(
+            getattr(config, field.name), but=_IMPLEMENTATION if field.name == "model" else ()
+        )
         for field in dataclasses.fields(config)
         if field.name not in ("members", *WATCHED)
     }
@@ -67,11 +69,11 @@ def shape_key(config: "TrainConfig") -> str:
     return fingerprint({config.task_name: kept})[:8]
 
 
-def _without_defaults(value: Any) -> Any:
+def _without_defaults(value: Any, but: Collection[str] = ()) -> Any:
     if not dataclasses.is_dataclass(value):
         return value
     return {
         field.name: getattr(value, field.name)
         for field in dataclasses.fields(value)
-        if getattr(value, field.name) != field.default and field.name not in _IMPLEMENTATION
+        if getattr(value, field.name) != field.default and field.name not in but
     }

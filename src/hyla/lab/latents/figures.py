@@ -57,7 +57,7 @@ def write_drawings(
     from hyla.figures.draw_matplotlib import write_figure
 
     for table in files_of:
-        for drawing in drawn[table]:
+        for drawing in drawn.get(table, ()):
             write_figure(drawing.figure, folder / drawing.name)
     if find_spec("plotly") is not None:
         from hyla.figures.draw_plotly import write_page

@@ -143,7 +143,8 @@ def _stored(path: Path, subject: Subject) -> list[Row]:
     rows = [
         row
         for row in read_with_origins(path)
-        if all(row.get(name) == value for name, value in own.items())
+        # As text: a name may read as a number.
+        if all(str(row.get(name)) == str(value) for name, value in own.items())
     ]
     kept = {name for row in rows for name in row if row[name] is not None} - {*own, *ORIGIN}
     return [{name: value for name, value in row.items() if name in kept} for row in rows]

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla._environment import environment, git_commit
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import Measuring, NotAvailableError
 from hyla.lab.methods import results_of
 from hyla.results.ceilings import ceiling_rows
+from hyla.results.origins import measured_with
 from hyla.results.runs import Row
 from hyla.results.tables import Tables
 from hyla.training.devices import resolve_device
@@ -28,7 +28,10 @@ def collect_ceilings(experiments: Sequence[Experiment], tables: Tables, device: 
             if rows := ceiling_rows(cell.config, device=device):
                 tables.add_measured(
                     "ceilings",
-                    [{"task": task, **row, **origin(device)} for row in rows],
+                    [
+                        {"task": task, **row, **measured_with(resolve_device(device))}
+                        for row in rows
+                    ],
                     key=("task", "seed"),
                 )
 
@@ -63,7 +66,7 @@ def measure(
     rows = experiment.measurement.measure(measuring)
     if rows:
         _check_none_lost(stored, rows, root)
-        whence = origin(device)
+        whence = measured_with(resolve_device(device))
         tables.add_measured(name, [{**whence, **row} for row in rows], key=key)
     return len(rows)
 
@@ -89,8 +92,3 @@ def _measured_models(rows: Sequence[Row]) -> set[tuple[Any, ...]]:
     """Return what tells the models apart that rows are about: none, if rows are about no models."""
     models = {tuple(row.get(name) for name in ("attention", "seed", "run")) for row in rows}
     return models - {(None, None, None)}
-
-
-def origin(device: str) -> Row:
-    """Return what a measurement was made with."""
-    return {**environment(resolve_device(device)), "git_commit": git_commit()}

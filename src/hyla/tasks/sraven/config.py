@@ -62,7 +62,8 @@ class SravenConfig:
         for name in self.rules:
             if name not in RULES:
                 raise ValueError(
-                    f"rules: {name!r} is not one of {', '.join(RULES)}" + nearest(name, RULES)
+                    f"rules: {name!r} is not one of {', '.join(RULES)}{nearest(name, RULES)}; the "
+                    "plug-in that registers one of your own is named by --plugin FILE.py"
                 )
             if RULES[name].count(self.num_values, self.grid_size) == 0:
                 raise ValueError(

@@ -183,7 +183,7 @@ class _Loop:
 
     def _interrupted(self) -> Interrupted:
         step, steps = self.trainee.step, self.config.steps
-        if step < steps:
+        if not self._ended():
             rest = "the same command continues from there"
         else:  # a time limit that it exceeds would be met again and again
             rest = "the same command makes the final evaluation, which it has to do in one go"

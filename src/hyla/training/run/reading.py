@@ -57,7 +57,10 @@ def newest_metrics(path: Path, most_bytes: int) -> list[dict[str, Any]]:
 def read_finished(path: Path) -> dict[str, Any] | None:
     """Return the final summary of the run directory `path`; None if it is not complete."""
     file = path / "finished.json"
-    advice = "delete it, and the run is scored again from its last checkpoint"
+    advice = (
+        "delete it, and the run is scored again from its last checkpoint; if that has lost the "
+        "optimiser's state, as in a lab, move the directory away"
+    )
     summary = read_json(file, missing=None, advice=advice)
     try:
         return None if summary is None else restore_nonfinite(summary)

@@ -71,8 +71,8 @@ class Checkpoints(ABC):
         self.directory, self.fingerprint = directory, fingerprint
         self.ranks = Ranks.alone("cpu") if ranks is None else ranks
         self._say = say
-        # Those that this process wrote or read whole: a save wants to know that the older
-        # checkpoint it keeps is good, and should not pay for hashing it again each time.
+        # Those that this process wrote or checked: a save wants to know that the older checkpoint
+        # it keeps is good, and should not pay for hashing it again each time.
         self._known_good: set[Hashable] = set()
 
     # --- how they lie on disk ---------------------------------------------------------------------
@@ -116,6 +116,7 @@ class Checkpoints(ABC):
                 continue
             if unusable:
                 self._say(f"Falling back to the checkpoint of step {checkpoint.step}, {path.name}.")
+            self._known_good.add(self._identity(path))
             return checkpoint
         if unusable:
             self._say(f"No usable checkpoint in {self.directory}: there is nothing to resume from.")
