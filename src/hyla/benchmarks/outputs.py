@@ -91,7 +91,7 @@ def _draw(workload: Workload, **smaller: int) -> list[Tensor]:
 
 def _times(workload: Workload, name: str) -> tuple[float, float]:
     bias = workload.bias(workload.shape[1])
-    options = {"bias": bias, "causal": workload.causal, "backend": "fused"}
+    options = {"bias": bias, "bias_masks": False, "causal": workload.causal, "backend": "fused"}
     return time_both(lambda *x: attention(*x, attention=name, **options), _draw(workload))
 
 
@@ -112,7 +112,7 @@ def _check(workload: Workload, name: str) -> None:
     results = []
     for given, backend in ((leaves, "fused"), (exact, "reference")):
         own = None if bias is None else bias.to(given[0].dtype)
-        options = {"bias": own, "causal": workload.causal, "backend": backend}
+        options = {"bias": own, "bias_masks": False, "causal": workload.causal, "backend": backend}
         out = attention(*given, attention=name, **options)
         torch.manual_seed(1)
         upstream = torch.randn(out.shape, device="cuda").to(out.dtype)
