@@ -23,6 +23,7 @@ from hyla.commands.shared.options import (
     check_task_options,
     check_writable,
     given,
+    without_none,
 )
 from hyla.commands.shared.output import HEADINGS, console, score, table
 from hyla.commands.shared.tracking import open_sinks
@@ -160,8 +161,8 @@ def train_task(
         "batch_size": batch_size,
         "precision": precision,
         "log_every": log_every,
-        "members": _without_none(grid),
-        "model": given(model) | _without_none({"attention": attention}),
+        "members": without_none(grid),
+        "model": given(model) | without_none({"attention": attention}),
         "task": given(task_options),
         "evaluation": given(evaluation),
     }
@@ -193,10 +194,6 @@ def train_task(
         sinks=partial(open_sinks, settings.to_tree(), tensorboard=tensorboard, wandb_project=wandb),
     )
     _show(settings, summary, run_path(settings, root))
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _show(config: TrainConfig, summary: dict[str, Any], path: Path) -> None:

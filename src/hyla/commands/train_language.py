@@ -17,6 +17,7 @@ from hyla.commands.shared.options import (
     given,
     make_options,
     optional_fields,
+    without_none,
 )
 from hyla.commands.shared.output import console, score, table
 from hyla.commands.shared.tracking import open_sinks
@@ -162,9 +163,9 @@ def train_language(
         "batch_size": batch_size,
         "precision": precision,
         "log_every": log_every,
-        "member": _without_none(member),
+        "member": without_none(member),
         "model": given(model)
-        | _without_none({"attention": attention, "sequence_length": sequence_length}),
+        | without_none({"attention": attention, "sequence_length": sequence_length}),
         "evaluation": given(evaluation),
     }
     with usage_errors():
@@ -172,7 +173,7 @@ def train_language(
         tree = load_language_preset(scale)
         if config is not None:
             tree = merge(tree, read_settings(config, example="steps: 1000"))
-        settings = language_config_from_tree(merge(tree, _without_none(options)), corpus)
+        settings = language_config_from_tree(merge(tree, without_none(options)), corpus)
         execution = Execution(
             strategy=strategy,
             micro_batch=micro_batch,
@@ -196,10 +197,6 @@ def train_language(
     )
     if ranks.first:
         _show(settings, summary, language_run_path(settings, root))
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _show(config: LanguageConfig, summary: dict[str, Any], path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
+from hyla.results.finished import final_checkpoint, hold, is_at_its_place
 from hyla.results.runs import StoredRun, read_run, scored_instances
-from hyla.results.trimming import final_checkpoint, hold, is_at_its_place
 from hyla.training import Evaluation, Interrupted, Population, config_from_tree
 from hyla.training.devices import resolve_device
 from hyla.training.population.cohort import Cohort

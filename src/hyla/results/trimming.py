@@ -2,30 +2,11 @@
 
 from pathlib import Path
 
-from hyla.results.runs import StoredRun, read_run
-from hyla.training.run.checkpoints.base import Checkpoint
+from hyla.results.finished import final_checkpoint, hold, is_at_its_place
+from hyla.results.runs import read_run
 from hyla.training.run.checkpoints.file import FileCheckpoints
-from hyla.training.run.directory import RunDirectory
-from hyla.training.run.reading import directory_of
 
 _OPTIMISER = ("first_moment/", "second_moment/")
-
-
-def hold(run: StoredRun) -> RunDirectory:
-    """Open a run's directory to change what lies there, so that nobody else does; as a context."""
-    return RunDirectory.open(run.path.parent, _name(run), run.config)
-
-
-def is_at_its_place(run: StoredRun) -> bool:
-    """Whether the directory has the name that is the run's: `hold` would open another else."""
-    return directory_of(run.path.parent, _name(run), run.config) == run.path
-
-
-def final_checkpoint(run: StoredRun) -> Checkpoint | None:
-    """Return the checkpoint of a finished run's end, and never one before it."""
-    found = FileCheckpoints(run.path, run.fingerprint).latest()
-    at_the_end = found is not None and run.summary and found.step == run.summary["steps"]
-    return found if at_the_end else None
 
 
 def drop_optimiser_state(path: Path) -> None:
@@ -48,7 +29,3 @@ def drop_optimiser_state(path: Path) -> None:
         for other in path.glob("checkpoint-*.safetensors"):
             if other != kept:
                 other.unlink()
-
-
-def _name(run: StoredRun) -> str:
-    return run.path.name.rpartition("-")[0]

@@ -241,3 +241,8 @@ else:
     TaskOptions = _task_options()
     SravenOptions = _sraven_options()
     EvaluationOptions = _evaluation_options()
+
+
+def without_none(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {name: value for name, value in values.items() if value is not None}
