@@ -82,8 +82,8 @@ def test_the_loss_in_bf16(compile, rows):
         plain = F.cross_entropy(hidden @ weight.T, targets)
         ours = mean_cross_entropy(hidden, weight, None, targets, rows=rows, compile=compile)
         each = cross_entropies(hidden, weight, None, targets, rows=rows)
-    assert float(ours) == pytest.approx(float(exact), abs=2e-3)
-    assert float(each.mean()) == pytest.approx(float(exact), abs=2e-3)
+    for mean in (ours, each.mean()):
+        torch.testing.assert_close(mean.detach(), exact.detach(), rtol=0, atol=2e-3)
     got = torch.autograd.grad(ours, (hidden, weight))
     usual = torch.autograd.grad(plain, (hidden, weight))
     for gradient, other, want in zip(got, usual, wanted, strict=True):
@@ -109,7 +109,7 @@ def test_logits_never_exist_all_at_once():
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-3), ("bf16", 0.05)])
 def test_branches_are_measured_before_the_model_is_compiled(precision, tolerance):
     looked, plain = (steps("hyla", "cuda", precision) for _ in range(2))
-    expected = steps("hyla", "cpu", "float32", backend="reference").branch_scales(8)
-    for block, wanted in zip(looked.branch_scales(8), expected, strict=True):
+    expected = steps("hyla", "cpu", "float32", backend="reference").branch_scales(8)[0]
+    for block, wanted in zip(looked.branch_scales(8)[0], expected, strict=True):
         assert vars(block) == pytest.approx(vars(wanted), rel=tolerance)
     assert losses(looked) == pytest.approx(losses(plain), rel=1e-3)

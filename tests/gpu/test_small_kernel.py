@@ -227,7 +227,9 @@ def test_captured_in_a_cuda_graph_and_replayed():
 
     def step():
         output = fused(*leaves, **options)
-        return output, *torch.autograd.grad(output.sum(), leaves)
+        gradients = torch.autograd.grad(output.sum(), leaves)
+        # Detached: a living graph would tie the leaves to this stream, and break the capture.
+        return output.detach(), *gradients
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -97,6 +97,7 @@ def test_beside_the_linear_value_network():
 def test_compiled_captured_and_under_autocast():
     torch.manual_seed(8)
     leaves = [normal(2, 64, 8, 64).requires_grad_() for _ in "qkv"]
+    weight = normal(2, 64, 8, 64)  # the sum of squares of a normalised output is constant
 
     def layer(q, k, v):
         with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -105,7 +106,7 @@ def test_compiled_captured_and_under_autocast():
 
     def step(function):
         output = function(*leaves)
-        gradients = torch.autograd.grad(output.square().sum(), leaves)
+        gradients = torch.autograd.grad((output * weight).sum(), leaves)
         # Detached: a living graph would tie the leaves to this stream, and break the capture.
         return output.detach(), *gradients
 

@@ -271,7 +271,12 @@ class Population:
         return model
 
     def _compiled(self, function: Callable) -> Callable:
-        return torch.compile(function, fullgraph=True, dynamic=False) if self._compile else function
+        if not self._compile:
+            return function
+        # Sums along different axes that torch 2.10 to 2.13 fuse can leave a gradient unwritten:
+        # garbage. https://github.com/pytorch/pytorch/issues/193061
+        exact = {"triton.mix_order_reduction": False}
+        return torch.compile(function, fullgraph=True, dynamic=False, options=exact)
 
     def _zeros(self, shape, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
