@@ -13,8 +13,9 @@ from hyla.training.run.stop import StopRequest
 
 pytestmark = [
     pytest.mark.gpu,
-    # What the compiler advises where float32 is asked for.
+    # What the compiler advises.
     pytest.mark.filterwarnings("ignore:TensorFloat32.*:UserWarning"),
+    pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled:UserWarning"),
 ]
 
 

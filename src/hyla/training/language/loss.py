@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hyla.attention.api import in_autocast_dtype
+from hyla.training.compiling import OPTIONS
 
 # Logits computed at a time: 1 GiB in bf16 on a GPU, 128 MiB in float32 on a CPU.
 _ELEMENTS = {"cuda": 1 << 29, "cpu": 1 << 25}
@@ -119,7 +120,7 @@ def _losses_and_gradient(logits: Tensor, targets: Tensor, scale: float) -> tuple
 
 @functools.cache
 def _compiled() -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    return torch.compile(_losses_and_gradient, dynamic=False)
+    return torch.compile(_losses_and_gradient, dynamic=False, options=OPTIONS)
 
 
 def _add_product_(out: Tensor, a: Tensor, b: Tensor) -> None:

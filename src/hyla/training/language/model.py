@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hyla.nn import Transformer, TransformerConfig
+from hyla.training.compiling import OPTIONS
 from hyla.training.language.config import Execution
 from hyla.training.language.loss import cross_entropies, mean_cross_entropy
 from hyla.training.run.ranks import Ranks
@@ -31,7 +32,7 @@ class LanguageModel(nn.Module):
         self.recompute = recompute
         self.compile_loss = compile_loss
         features = transformer.features
-        self._features = torch.compile(features) if compile_blocks else features
+        self._features = torch.compile(features, options=OPTIONS) if compile_blocks else features
 
     def forward(self, tokens: Int[Tensor, "B T+1"]) -> Float[Tensor, "..."]:
         """Return the mean loss; without gradients, the sums of the losses of each sequence [B]."""
@@ -65,7 +66,7 @@ class ParallelModel:
         if sharded and compile:
             # Block by block: the parts of each are gathered and freed around its own call.
             for block in transformer.blocks:
-                block.compile()
+                block.compile(options=OPTIONS)
         self.model = LanguageModel(
             transformer,
             recompute=execution.recompute,

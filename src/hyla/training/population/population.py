@@ -19,6 +19,7 @@ from torch.func import functional_call
 from hyla.nn import BranchScales, Transformer, TransformerConfig
 from hyla.nn.scales import by_block, recorded_scales, scales_by_block
 from hyla.tasks import Batch, Objective, Sampler, Task
+from hyla.training.compiling import OPTIONS
 from hyla.training.member import Member
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
 from hyla.training.population.stacking import DropoutNoise, parameter_views, stacked_parameters
@@ -273,10 +274,7 @@ class Population:
     def _compiled(self, function: Callable) -> Callable:
         if not self._compile:
             return function
-        # Sums along different axes that torch 2.10 to 2.13 fuse can leave a gradient unwritten:
-        # garbage. https://github.com/pytorch/pytorch/issues/193061
-        exact = {"triton.mix_order_reduction": False}
-        return torch.compile(function, fullgraph=True, dynamic=False, options=exact)
+        return torch.compile(function, fullgraph=True, dynamic=False, options=OPTIONS)
 
     def _zeros(self, shape, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
