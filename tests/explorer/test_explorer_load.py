@@ -101,7 +101,7 @@ def test_in_order_and_no_more_than_can_wait():
                 refused.append((number, message["status"]))
 
         scope = {"type": "http", "path": "/api/about", "number": number}
-        await admission(scope, None, send)
+        await admission(scope, nothing, send)
 
     admission = Admission(work)
 
@@ -117,6 +117,11 @@ def test_in_order_and_no_more_than_can_wait():
         assert entered == list(range(count - 5))
 
     run(crowd())
+
+
+async def nothing():
+    """What is received of requests without a body."""
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def test_who_waited_too_long_is_told_and_leaves_no_place_taken(monkeypatch):
@@ -138,13 +143,13 @@ def test_who_waited_too_long_is_told_and_leaves_no_place_taken(monkeypatch):
     async def crowd() -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE + 3):
-                group.create_task(admission(scope, None, send))
+                group.create_task(admission(scope, nothing, send))
             while len(statuses) < 3:
                 await asyncio.sleep(0.01)
             assert statuses == [503] * 3
             release.set()
         for _ in range(AT_ONCE + 1):
-            await admission(scope, None, send)
+            await admission(scope, nothing, send)
 
     run(crowd())
     assert statuses[3:] == [200] * (2 * AT_ONCE + 1)
