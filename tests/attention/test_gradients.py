@@ -67,7 +67,7 @@ def test_vmap_over_a_population_equals_a_loop(name):
 @every_preset
 def test_vmapped_gradients_equal_backward(name, chunked, monkeypatch):
     if chunked:
-        monkeypatch.setattr("hyla.attention.chunking.MAX_PAIRWISE_ELEMENTS", 1)
+        monkeypatch.setattr("hyla.attention.paths.chunking.MAX_PAIRWISE_ELEMENTS", 1)
     _, _, _, options = operands(name)
     q, k, v = torch.randn(3, 3, 2, 5, 3, 4)
 

@@ -20,7 +20,7 @@ from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
-from hyla.attention.kernels.small_plan import Plan
+from hyla.attention.kernels.plans.small import Plan
 from hyla.attention.reference import reference_attention
 
 pytestmark = needs_host_build

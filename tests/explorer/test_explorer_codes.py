@@ -16,7 +16,7 @@ from hyla.explorer.gallery import Gallery
 from hyla.explorer.puzzles import find_puzzle, new_puzzle
 from hyla.explorer.swaps import predict
 from hyla.latents import Swaps, record_codes
-from hyla.latents.geometry import cosine_similarities, mean_codes
+from hyla.latents.measures.geometry import cosine_similarities, mean_codes
 
 MODEL = "sraven-tiny"
 

@@ -18,7 +18,7 @@ from kernel_checks import (
 from hyla.attention import attention, packed_attention
 from hyla.attention.kernels import large_head
 from hyla.attention.kernels.formula import PHIS
-from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
+from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
 
 pytestmark = pytest.mark.gpu
 HALVES = [torch.bfloat16, torch.float16]

@@ -17,7 +17,7 @@ from kernel_checks import (
 from hyla.attention import attention
 from hyla.attention.kernels import small_head
 from hyla.attention.kernels.formula import PHIS
-from hyla.attention.kernels.small_plan import Plan
+from hyla.attention.kernels.plans.small import Plan
 
 pytestmark = pytest.mark.gpu
 

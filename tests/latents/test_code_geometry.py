@@ -13,8 +13,8 @@ from hyla.latents import (
     mean_codes,
     sample_codes,
 )
-from hyla.latents.confidence import bootstrap_intervals, wilson_interval
-from hyla.latents.geometry import embed
+from hyla.latents.measures.confidence import bootstrap_intervals, wilson_interval
+from hyla.latents.measures.geometry import embed
 
 CENTRES = {"a": [4.0, 0.0, 0.0], "b": [-4.0, 0.0, 0.0], "c": [0.0, 4.0, 0.0]}
 

@@ -5,7 +5,7 @@ import pytest
 from planted_task import PlantedStudy, trained_network, untrained_network
 
 from hyla.latents import decoding_table
-from hyla.latents.probe import fit_probe, probe_scores
+from hyla.latents.measures.probe import fit_probe, probe_scores
 
 
 def scores(table, predictor: str, split: str = "unseen", metric: str = "accuracy"):
