@@ -28,7 +28,7 @@ def ours(prefix: str, arrays: dict[str, np.ndarray], *, without: tuple[str, ...]
     return state_dict_from_flax(chosen)
 
 
-def relative_error(got: Tensor, want: Tensor | np.ndarray) -> float:
+def relative_error(got: Tensor | None, want: Tensor | np.ndarray) -> float:
     """Largest difference, relative to the largest magnitude that was wanted."""
     want = torch.as_tensor(want)
     assert got.shape == want.shape, f"shape {tuple(got.shape)}, wanted {tuple(want.shape)}"

@@ -1,4 +1,6 @@
 """A plug-in as a user may write it: a task, an attention preset and a rule for SRAVEN."""
+# Plain values where `Task` has properties, as the how-to does it.
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 
 import itertools
 from dataclasses import dataclass, field

@@ -72,7 +72,7 @@ def database(known: dict[str, list[str]]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(json.dumps({"results": results}).encode())
 
-        def log_message(self, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)

@@ -152,12 +152,25 @@ def test_a_file_is_a_plugin_for_every_command(tmp_path: Path):
     assert "or name the plug-in that registers it" in unknown.stderr
 
 
-def test_an_error_in_a_plugin_is_shown_as_it_is(tmp_path: Path, monkeypatch):
-    (tmp_path / "faulty_plugin.py").write_text("import no_such_library\n")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("\nimport no_such_library\n", ", line 2: ModuleNotFoundError: No module named 'no_such"),
+        ("def task(:\n", r": SyntaxError: .*faulty_plugin.py, line 1"),
+        (
+            "from hyla.tasks import register_task\nregister_task('a.b')(int)",
+            ", line 2: ValueError: a task cannot be called",
+        ),
+    ],
+)
+def test_an_error_in_a_plugin_names_its_file_and_line(tmp_path, monkeypatch, source, message):
+    (tmp_path / "faulty_plugin.py").write_text(source)
     monkeypatch.setenv(_plugins.VARIABLE, str(tmp_path / "faulty_plugin.py"))
     monkeypatch.setattr(sys, "path", [*sys.path])
     for _ in range(2):  # also when it is asked for again
-        with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        with pytest.raises(
+            _plugins.PluginError, match=f"faulty_plugin.py cannot be loaded{message}"
+        ):
             _plugins.load()
 
 

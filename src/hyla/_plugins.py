@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Iterable
 from importlib import metadata
@@ -23,7 +24,7 @@ _loading = threading.RLock()
 
 
 class PluginError(ValueError):
-    """A plug-in that was asked for is not there."""
+    """A plug-in that was asked for, or that registers a name, is not there or cannot be loaded."""
 
 
 def ask_for(plugins: Iterable[str]) -> None:
@@ -59,9 +60,21 @@ def _load() -> None:
             _begun.add(name)  # before: a plug-in may ask for names itself
             try:
                 _import(name)
-            except BaseException:
+            except BaseException as error:
                 _begun.discard(name)
-                raise
+                if not isinstance(error, Exception) or isinstance(error, PluginError):
+                    raise
+                raise PluginError(
+                    f"the plug-in {name} cannot be loaded{_line_of(error, name)}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+
+
+def _line_of(error: Exception, file: str) -> str:
+    """Say at which line of a file an error arose; of one in its syntax Python says so itself."""
+    steps = traceback.extract_tb(error.__traceback__)
+    lines = [step.lineno for step in steps if step.filename == file]
+    return f", line {lines[-1]}" if lines else ""
 
 
 def _asked_for() -> list[str]:

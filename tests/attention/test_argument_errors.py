@@ -1,6 +1,8 @@
 """Every wrong argument of `attention` and of `AttentionSpec` is named, with what would work."""
 # ruff: noqa: E501 (one line a case)
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from hyla.attention import AttentionSpec, attention
 B, T, H, D = 2, 4, 3, 5
 
 
-def tensors(**changes):
+def tensors(**changes) -> dict[str, Any]:
     arguments = {name: torch.randn(B, T, H, D) for name in "qkv"}
     return arguments | changes
 

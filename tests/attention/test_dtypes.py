@@ -1,5 +1,7 @@
 """Half precision neither overflows nor turns into NaN inside; float64 stays float64."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,6 +12,10 @@ every_preset = pytest.mark.parametrize("name", FAMILY)
 HALF = [torch.bfloat16, torch.float16]
 # One rounding of the result to the dtype, and of sums of cancelling terms before it none.
 ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+
+def cast(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    return {key: x.to(dtype) if torch.is_tensor(x) else x for key, x in options.items()}
 
 
 @pytest.mark.parametrize("dtype", [*HALF, torch.float32, torch.float64], ids=str)
@@ -26,8 +32,7 @@ def test_dtype_is_kept(name, dtype):
 def test_half_precision_is_float32_rounded_once(name, dtype):
     q, k, v, options = operands(name, dtype=dtype)
     out = attention(q, k, v, **options)
-    wide = {key: x.float() if torch.is_tensor(x) else x for key, x in options.items()}
-    want = attention(q.float(), k.float(), v.float(), **wide)
+    want = attention(q.float(), k.float(), v.float(), **cast(options, torch.float32))
     torch.testing.assert_close(out.float(), want, rtol=ROUNDING[dtype], atol=1e-6)
 
 
@@ -63,9 +68,10 @@ def test_rms_head_of_large_scores_has_unit_mean_square(dtype):
 @pytest.mark.parametrize("name", ["hyla", "linear_rmshead", "hyla_deep", "hyla_plus_softmax_last"])
 def test_rms_head_of_scores_whose_squares_overflow(name, scale):
     q, k, v, options = operands(name, requires_grad=True)
-    wide = {key: x.double() if torch.is_tensor(x) else x for key, x in options.items()}
     out = attention(q, k, v, scale=scale, **options)
-    want = attention(q.double(), k.double(), v.double(), scale=scale, **wide)
+    want = attention(
+        q.double(), k.double(), v.double(), scale=scale, **cast(options, torch.float64)
+    )
     torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
     of_value = torch.autograd.grad(out.square().sum(), v)
     wanted = torch.autograd.grad(want.square().sum(), v)

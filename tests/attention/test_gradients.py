@@ -49,7 +49,7 @@ def test_vmap_over_a_population_equals_a_loop(name):
     members = [operands(name) for _ in range(3)]
     mask = torch.ones(5, 5, dtype=torch.bool).tril()
     weights = [options.pop("value_weight", None) for *_, options in members]
-    q, k, v = (torch.stack([member[i] for member in members]) for i in range(3))
+    q, k, v = (torch.stack(x) for x in zip(*(m[:3] for m in members), strict=True))
     weight = None if weights[0] is None else torch.stack(weights)
 
     def call(q, k, v, weight):
@@ -67,7 +67,7 @@ def test_vmap_over_a_population_equals_a_loop(name):
 @every_preset
 def test_vmapped_gradients_equal_backward(name, chunked, monkeypatch):
     if chunked:
-        monkeypatch.setattr("hyla.attention.chunking.MAX_PAIRWISE_ELEMENTS", 1)
+        monkeypatch.setattr("hyla.attention.paths.chunking.MAX_PAIRWISE_ELEMENTS", 1)
     _, _, _, options = operands(name)
     q, k, v = torch.randn(3, 3, 2, 5, 3, 4)
 

@@ -1,5 +1,7 @@
 """Attention is a hypernetwork: explicit generated weights give the layer's own output (Eq. 2-7)."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from hyla.attention.hypernetwork import (
 )
 from hyla.nn import MultiHeadAttention
 
-TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
+TOLERANCE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
 def layer_and_tokens(
@@ -96,8 +98,8 @@ def test_deep_value_network_is_equation_10_pair_by_pair():
     want = torch.zeros_like(out)
     for b, i, j in all_pairs(code).tolist():
         a = code[b, :, i, j]
-        inner = sum(a[h] * v[b, j, h] for h in range(H)).relu()
-        middle = sum(a[h] * weight[h] @ inner for h in range(H)).relu()
+        inner = torch.stack([a[h] * v[b, j, h] for h in range(H)]).sum(0).relu()
+        middle = torch.stack([a[h] * weight[h] @ inner for h in range(H)]).sum(0).relu()
         for h in range(H):
             want[b, i, h] += a[h] * middle
     torch.testing.assert_close(out, want, **TOLERANCE)

@@ -5,10 +5,12 @@ queries in registers, the Python around them and the operator are what runs on a
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from kernel_host import HostBuilds, needs_host_build, on_the_host
+from torch import Tensor
 
 from hyla.attention import AttentionSpec, attention
 from hyla.attention.dispatch import try_fused
@@ -18,8 +20,8 @@ from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
-from hyla.attention.kernels.plain_plan import PlainPlan
-from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
+from hyla.attention.kernels.plans.plain import PlainPlan
+from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
 
 pytestmark = needs_host_build
 
@@ -57,8 +59,14 @@ class Case:
 
     @property
     def formula(self):
-        member = {"normalisation": self.normalisation, "value": "hidden", "phi": self.phi}
-        return Formula(**member, scale=SCALE, eps=EPS, causal=self.causal)
+        return Formula(
+            normalisation=self.normalisation,
+            value="hidden",
+            phi=self.phi,
+            scale=SCALE,
+            eps=EPS,
+            causal=self.causal,
+        )
 
 
 CASES = [
@@ -85,7 +93,7 @@ CASES = [
 ]
 
 
-def draw(case):
+def draw(case) -> tuple[tuple[Any, ...], Any, Tensor]:
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape):
@@ -100,7 +108,7 @@ def draw(case):
     return (q, k, v, bias), padding, upstream
 
 
-def exact(case, q, k, v, bias, padding):
+def exact(case, q, k, v, bias=None, padding=None):
     return attention(
         *(q, k, v),
         attention=case.spec,
@@ -113,7 +121,7 @@ def exact(case, q, k, v, bias, padding):
     )
 
 
-def fused(case, q, k, v, bias, padding):
+def fused(case, q, k, v, bias=None, padding=None):
     options = {"bias": bias, "padding": padding, "deterministic": case.deterministic}
     return fused_attention("large_head", Call(q, k, v, formula=case.formula, **options))
 
@@ -179,7 +187,7 @@ def test_packed_sequences_do_not_see_each_other(dtype):
     gradients = torch.autograd.grad(together, leaves, upstream)
     for a, b in ((0, 5), (5, 22), (22, 37)):
         alone = [x[:, a:b].detach().requires_grad_() for x in leaves]
-        output = fused(case, *alone, None, None)
+        output = fused(case, *alone)
         torch.testing.assert_close(together[:, a:b], output)
         for whole, part in zip(
             gradients, torch.autograd.grad(output, alone, upstream[:, a:b]), strict=True
@@ -216,6 +224,17 @@ def test_padded_tokens_may_hold_anything_in_plain_arithmetic():
     k, v = (x.masked_fill(~padding[:, :, None, None], float("nan")) for x in (k, v))
     dirty = with_gradients(fused, case, (q, k, v, None), padding, upstream, torch.float32)
     torch.testing.assert_close(dirty, clean, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_relu_hides_no_nan(dtype):
+    case = Case(8, 32, 9, 9, B=2, normalisation="none", phi="relu", dtype=dtype)
+    (q, k, v, _), _, upstream = draw(case)
+    v[0, 2] = torch.nan  # all queries of the first see it
+    results = with_gradients(fused, case, (q, k, v, None), None, upstream, dtype)
+    output, dq, dk, dv = results
+    assert all(x.isnan().all() for x in (output[0], dq[0], dk[0, 2]))
+    assert all(x[1].isfinite().all() for x in (output, dq, dk, dv))
 
 
 def some_of(bias):
@@ -326,7 +345,7 @@ def test_strided_and_expanded_inputs(dtype):
     packed = torch.randn(2, 18, 3, 8, 32, generator=generator).to(dtype)
     q, k, v = packed.unbind(2)
     heads_first = q.transpose(1, 2).contiguous().transpose(1, 2)
-    expected = fused(case, *(x.contiguous() for x in (q, k, v)), None, None)
+    expected = fused(case, *(x.contiguous() for x in (q, k, v)))
     assert torch.equal(fused(case, q, k, v, None, None), expected)
     assert torch.equal(fused(case, heads_first, k, v, None, None), expected)
     misaligned = torch.cat([q.flatten()[:1], q.flatten()])[1:].view(q.shape)
@@ -397,7 +416,7 @@ def test_auto_leaves_what_no_gpu_has_measured(compiled, monkeypatch):
     case = Case(8, 32, 9, 9)
     (q, k, v, _), _, _ = draw(case)
 
-    def attend(q, k, v, if_faster):
+    def attend(if_faster, q, k, v):
         options = {"spec": case.spec, "scale": SCALE, "eps": EPS, "causal": False}
         result = try_fused(q, k, v, if_faster=if_faster, **options)
         return result if isinstance(result, torch.Tensor) else torch.full((), float("nan"))
@@ -405,16 +424,18 @@ def test_auto_leaves_what_no_gpu_has_measured(compiled, monkeypatch):
     torch.compiler.reset()
     if compiled:
         attend = torch.compile(attend, fullgraph=True, backend="aot_eager")
-    assert attend(q, k, v, True).isfinite().all()
-    assert attend(*(x.float() for x in (q, k, v)), True).isnan()
-    assert attend(*(x.float() for x in (q, k, v)), False).isfinite().all()
+    assert attend(True, q, k, v).isfinite().all()
+    assert attend(True, *(x.float() for x in (q, k, v))).isnan()
+    assert attend(False, *(x.float() for x in (q, k, v))).isfinite().all()
 
 
 def test_auto_takes_what_was_measured_on_such_gpus_only(monkeypatch):
     q = torch.zeros(1, 1024, 8, 64)  # float32, without tensor cores
     assert choice.why_not_worth_it("large_head_plain", q, q) is None
     monkeypatch.setattr(choice, "capability", lambda device: (8, 6))
-    assert "not measured on such a GPU" in choice.why_not_worth_it("large_head_plain", q, q)
+    reason = choice.why_not_worth_it("large_head_plain", q, q)
+    assert reason is not None
+    assert "not measured on such a GPU" in reason
     assert choice.why_not_worth_it("small_head", q, q) is None
 
 
@@ -492,7 +513,7 @@ def test_decoding_from_an_odd_address():
 def test_decoding(case):
     (q, k, v, bias), padding, _ = draw(case)
     double = [None if x is None else x.double() for x in (q, k, v, bias)]
-    want = exact(case, *double, padding)
+    want = exact(case, *double, padding=padding)
     if padding is not None:  # what is padded may hold anything
         k, v = (x.masked_fill(~padding[:, :, None, None], float("nan")) for x in (k, v))
     options = {"bias": bias, "padding": padding, "formula": case.formula}
@@ -507,7 +528,7 @@ def test_decoding(case):
 def test_a_bias_of_minus_infinity_masks_the_pair_in_decoding(case):
     (q, k, v, bias), padding, _ = draw(case)
     bias = bias.masked_fill(some_of(bias), -torch.inf)
-    want = exact(case, *(x.double() for x in (q, k, v, bias)), padding)
+    want = exact(case, *(x.double() for x in (q, k, v, bias)), padding=padding)
     got = fused_attention("decode", Call(q, k, v, bias=bias, padding=padding, formula=case.formula))
     unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
     assert relative_error(got, want) < unit

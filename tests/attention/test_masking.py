@@ -50,7 +50,7 @@ def test_no_gradient_flows_to_padding(name):
     for x in (q, k, v):
         assert (x.grad[:, ~real] == 0).all()
         assert x.grad[:, real].abs().sum() > 0
-    assert torch.isfinite(k.grad).all()
+    assert k.grad.isfinite().all()
 
 
 @every_preset
@@ -64,7 +64,7 @@ def test_a_row_without_keys_gives_zero_and_finite_gradients(name):
     assert (code[:, :, 2] == 0).all()
     assert (q.grad[:, 2] == 0).all()
     for x in (q, k, v):
-        assert torch.isfinite(x.grad).all()
+        assert x.grad.isfinite().all()
         assert x.grad.abs().sum() > 0
 
 
@@ -74,7 +74,7 @@ def test_everything_masked(name):
     out = attention(q, k, v, mask=torch.tensor(False), **options)
     out.sum().backward()
     assert (out == 0).all()
-    assert (torch.stack([q.grad, k.grad, v.grad]) == 0).all()
+    assert not any(x.grad.any() for x in (q, k, v))
 
 
 @every_preset
@@ -123,7 +123,7 @@ def test_one_token_and_one_head(name):
     out, code = attention(q, k, v, causal=True, return_code=True, **options)
     out.square().sum().backward()
     assert torch.isfinite(out).all()
-    assert torch.isfinite(q.grad).all()
+    assert q.grad.isfinite().all()
     if "softmax" in name and name != "hyla_plus_softmax":
         assert (code == 1).all()
 
@@ -183,7 +183,8 @@ def test_a_bias_of_minus_infinity_masks_the_pair(name, causal):
     assert of_bias.isfinite().all()
     assert (of_bias[~mask] == 0).all()
     pairs = [(0, 0), (2, 1), (4, 3)]
-    of_pairs = attention(q, k, v, bias=bias, **options | {"return_code": pairs})[1]
+    options["return_code"] = pairs
+    of_pairs = attention(q, k, v, bias=bias, **options)[1]
     torch.testing.assert_close(of_pairs, torch.stack([code[:, :, i, j] for i, j in pairs], 1))
 
 

@@ -1,14 +1,17 @@
 """What is fast without a kernel of ours, codes of single pairs, and packed sequences."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 from attention_inputs import operands
 from hyla.attention import attention, packed_attention
 
 
-def wide(name, tokens=300, queries=None):
+def wide(name, tokens=300, queries=None) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
     generator = torch.Generator().manual_seed(0)
     T = {"q": queries or tokens, "k": tokens, "v": tokens}
     q, k, v = (torch.randn(2, T[x], 3, 32, generator=generator, dtype=torch.float64) for x in "qkv")
@@ -55,10 +58,10 @@ def test_fused_paths_compile_for_any_length(name):
 @pytest.mark.parametrize("differentiated", ["q", "k", "v"])
 def test_fused_softmax_leaves_forward_mode_to_the_equations(differentiated):
     q, k, v, options = wide("softmax", tokens=9)
-    operands = {"q": q, "k": k, "v": v}
+    operands: dict[str, Any] = {"q": q, "k": k, "v": v}
 
     def attend(x):
-        return attention(**(operands | {differentiated: x}), backend="fused", **options)
+        return attention(**(operands | options | {differentiated: x}), backend="fused")
 
     x = operands[differentiated]
     with pytest.raises(ValueError, match="no forward-mode derivative"):
@@ -157,9 +160,10 @@ def test_packed_sequences_are_checked(starts, message):
 
 def test_nested_tensors_are_sent_to_packed_attention():
     sequences = [torch.randn(length, 2, 4) for length in (3, 5)]
-    nested = torch.nested.nested_tensor(sequences, layout=torch.jagged)
+    nested: Any = torch.nested.nested_tensor(sequences, layout=torch.jagged)
     with pytest.raises(ValueError, match=r"^q is a nested tensor; .*packed_attention"):
         attention(nested, nested, nested)
-    out = packed_attention(*3 * [nested.values()], nested.offsets())
+    values = nested.values()
+    out = packed_attention(values, values, values, nested.offsets())
     want = [attention(*3 * [one[None]])[0] for one in sequences]
     torch.testing.assert_close(out, torch.cat(want))

@@ -96,7 +96,7 @@ def test_what_is_expected_counts_the_keys_that_each_query_sees(name):
 def test_an_edge_of_a_mask_per_head_counts_its_mean():
     mask = torch.ones(1, 2, 1, 4, dtype=torch.bool)
     mask[0, 0, 0, 2:] = False
-    assert keys_in_mask(mask, 4).tolist() == [[3]]
+    assert torch.as_tensor(keys_in_mask(mask, 4)).tolist() == [[3]]
     assert keys_in_mask(torch.tensor(True), 4) == 4
     assert keys_in_mask(None, 4) == 4
 
@@ -110,7 +110,8 @@ def test_keys_are_counted_alike_with_and_without_a_mask_of_pairs(causal):
         mask = mask & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
     device = padding.device
     counted = keys_before(queries, keys, padding=padding, causal=causal, device=device)
-    assert torch.equal(counted.expand(4, queries), keys_in_mask(mask, keys))
+    counted, wanted = torch.as_tensor(counted), torch.as_tensor(keys_in_mask(mask, keys))
+    assert torch.equal(counted.expand(4, queries), wanted)
     every = keys_before(queries, keys, padding=None, causal=causal, device=device)
     assert torch.as_tensor(every).expand(1, queries).tolist() == [[5, 6, 7] if causal else [7] * 3]
 

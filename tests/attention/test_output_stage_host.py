@@ -5,10 +5,13 @@ The truth is the reference in float64, its output scaled by a few lines of torch
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from kernel_host import HostBuilds, needs_host_build, on_the_host
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from hyla.attention import AttentionSpec, attention
 from hyla.attention.kernels import decode, large_head, small_head
@@ -17,7 +20,7 @@ from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
-from hyla.attention.kernels.small_plan import Plan
+from hyla.attention.kernels.plans.small import Plan
 from hyla.attention.reference import reference_attention
 
 pytestmark = needs_host_build
@@ -110,7 +113,7 @@ DECODE = [
 ]
 
 
-def draw(case):
+def draw(case) -> tuple[tuple[Any, ...], Any, Tensor]:
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape):
@@ -123,7 +126,7 @@ def draw(case):
     return (q, k, v, bias), padding, upstream
 
 
-def row_factor_of(case):
+def row_factor_of(case) -> Any:
     if case.output != "rows":
         return None
     count = torch.arange(case.factors * case.Tq, dtype=torch.float32)
@@ -139,7 +142,7 @@ def exact_stage(o, formula, row_factor):
     return formula.gain * o
 
 
-def exact(case, q, k, v, bias, padding):
+def exact(case, q, k, v, bias=None, padding=None):
     mask = torch.ones(1, 1, case.Tq, case.Tk, dtype=torch.bool)
     if case.causal:
         mask = mask.tril(case.Tk - case.Tq)
@@ -154,7 +157,7 @@ def exact(case, q, k, v, bias, padding):
     )
 
 
-def fused(case, q, k, v, bias, padding):
+def fused(case, q, k, v, bias=None, padding=None):
     options = {"bias": bias, "padding": padding, "deterministic": case.deterministic}
     options |= {"row_factor": row_factor_of(case), "formula": case.formula}
     return fused_attention(case.kernel, Call(q, k, v, **options))
@@ -190,7 +193,7 @@ def test_output_and_gradients(case, monkeypatch):
 def test_decoding(case):
     (q, k, v, bias), padding, _ = draw(case)
     double = [None if x is None else x.double() for x in (q, k, v, bias)]
-    got, want = fused(case, q, k, v, bias, padding), exact(case, *double, padding)
+    got, want = fused(case, q, k, v, bias, padding), exact(case, *double, padding=padding)
     assert got.shape == want.shape
     assert got.dtype == case.dtype
     assert relative_error(got, want) < UNIT[case.dtype]
@@ -204,7 +207,7 @@ def test_a_scaled_output_is_rounded_once(case, monkeypatch):
     once = fused(case, q, k, v, bias, padding).double()
     twice = exact_stage(fused(raw, q, k, v, bias, padding).double(), case.formula, None).to(BF16)
     double = [None if x is None else x.double() for x in (q, k, v, bias)]
-    want = exact(case, *double, padding)
+    want = exact(case, *double, padding=padding)
     assert relative_error(once, want) < 0.85 * relative_error(twice, want)
 
 
@@ -272,7 +275,7 @@ def test_upstream_gradients_of_any_layout(monkeypatch):
         got = with_gradients(fused, case, inputs, None, same, torch.float32)
         torch.testing.assert_close(got, expected)
     leaves = [x.requires_grad_() for x in inputs[:3]]
-    torch.autograd.grad(fused(case, *leaves, None, None).sum(), leaves)  # an expanded scalar
+    torch.autograd.grad(fused(case, *leaves).sum(), leaves)  # an expanded scalar
 
 
 @pytest.mark.parametrize(
@@ -287,30 +290,30 @@ def test_a_population_whose_members_have_factors_of_their_own(output, mapped, fa
     rows = torch.rand(factors, 5, 3, generator=generator) if mapped else torch.rand(factors, 5)
     rows, row_dim = (None, None) if output == "rms" else (rows, 2 if mapped else None)
 
-    def one(q, k, v, row_factor):
+    def one(row_factor, q, k, v):
         options = {"row_factor": row_factor, "formula": case.formula}
         return fused_attention("small_head", Call(q, k, v, **options))
 
-    stacked = torch.func.vmap(one, in_dims=(0, 0, 0, row_dim))(*leaves, rows)
+    stacked = torch.func.vmap(one, in_dims=(row_dim, 0, 0, 0))(rows, *leaves)
     alone = torch.stack(
-        [one(*(x[i] for x in leaves), rows[..., i] if mapped else rows) for i in range(3)]
+        [one(rows[..., i] if mapped else rows, *(x[i] for x in leaves)) for i in range(3)]
     )
     torch.testing.assert_close(stacked, alone)
     weight = torch.randn(alone.shape, generator=generator)
     expected = torch.autograd.grad((alone * weight).sum(), leaves)
     torch.testing.assert_close(torch.autograd.grad((stacked * weight).sum(), leaves), expected)
 
-    def loss(q, k, v, row_factor, weight):
-        return (one(q, k, v, row_factor) * weight).sum()
+    def loss(row_factor, weight, q, k, v):
+        return (one(row_factor, q, k, v) * weight).sum()
 
     gradient = torch.func.vmap(
-        torch.func.grad(loss, argnums=(0, 1, 2)), in_dims=(0, 0, 0, row_dim, 0)
+        torch.func.grad(loss, argnums=(2, 3, 4)), in_dims=(row_dim, 0, 0, 0, 0)
     )
-    torch.testing.assert_close(gradient(*leaves, rows, weight), expected)
-    torch.testing.assert_close(
-        torch.func.grad(loss)(*(x[0] for x in leaves), rows[..., 0] if mapped else rows, weight[0]),
-        expected[0][0],
+    torch.testing.assert_close(gradient(rows, weight, *leaves), expected)
+    first = torch.func.grad(loss, argnums=2)(
+        rows[..., 0] if mapped else rows, weight[0], *(x[0] for x in leaves)
     )
+    torch.testing.assert_close(first, expected[0][0])
 
 
 @pytest.mark.parametrize("output", ["plain", "rows", "rms"])
@@ -342,11 +345,11 @@ def test_autocast_leaves_the_factors_alone(monkeypatch):
     inputs, _, _ = draw(case)
     leaves = [x.requires_grad_() for x in inputs[:3]]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = fused(case, *leaves, None, None)
+        output = fused(case, *leaves)
     output.float().sum().backward()
     assert output.dtype == torch.bfloat16
     assert leaves[0].grad.dtype == torch.float32
-    want = exact(case, *(x.detach().double() for x in leaves), None, None)
+    want = exact(case, *(x.detach().double() for x in leaves))
     assert relative_error(output.detach(), want) < 2**-7
 
 
@@ -356,7 +359,7 @@ def test_checkpointed_layers(monkeypatch):
     inputs, padding, upstream = draw(case)
 
     def checkpointed(case, *given):
-        return torch.utils.checkpoint.checkpoint(fused, case, *given, use_reentrant=False)
+        return checkpoint(fused, case, *given, use_reentrant=False)
 
     want = with_gradients(fused, case, inputs, padding, upstream, torch.float32)
     got = with_gradients(checkpointed, case, inputs, padding, upstream, torch.float32)
@@ -387,8 +390,7 @@ def test_says_why_it_cannot_run(message, row_factor, output):
     formula = Case("small_head", output, 8, 4, 3, 3).formula
     with pytest.raises(ValueError, match=message):
         fused_attention("small_head", Call(q, q, q, row_factor=row_factor, formula=formula))
-    masks = {"bias": None, "padding": None, "multiplier": None, "packing": None}
-    kernel, reason = choose_kernel(Call(q, q, q, **masks, row_factor=row_factor, formula=formula))
+    kernel, reason = choose_kernel(Call(q, q, q, row_factor=row_factor, formula=formula))
     assert kernel is None
     assert re.search(message, reason)
 

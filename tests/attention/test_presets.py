@@ -152,7 +152,7 @@ def test_a_spec_is_a_value_that_cannot_change():
     assert resolve_spec("hyla") == AttentionSpec(normalisation="rms_head", value="hidden")
     assert len({resolve_spec("hyla"), resolve_spec("hyla"), resolve_spec("linear")}) == 2
     with pytest.raises(AttributeError):
-        PRESETS["hyla"].value = "linear"
+        PRESETS["hyla"].value = "linear"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_every_named_part_is_used_by_some_preset_or_is_a_choice_of_phi():

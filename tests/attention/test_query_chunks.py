@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 from attention_inputs import FAMILY, operands
 from hyla.attention import attention
-from hyla.attention.chunking import queries_per_chunk
+from hyla.attention.paths.chunking import queries_per_chunk
 from hyla.attention.spec import resolve_spec
 
 B, T, S, H, D = 2, 7, 6, 3, 4
@@ -16,7 +16,7 @@ B, T, S, H, D = 2, 7, 6, 3, 4
 def run(name, limit, monkeypatch, *, bias_shape=(), mask_shape=(), causal=False):
     """Output, code and all gradients, with pairwise tensors of at most `limit` elements."""
     torch.manual_seed(1)
-    monkeypatch.setattr("hyla.attention.chunking.MAX_PAIRWISE_ELEMENTS", limit)
+    monkeypatch.setattr("hyla.attention.paths.chunking.MAX_PAIRWISE_ELEMENTS", limit)
     q, k, v, options = operands(
         name, batch=B, queries=T, keys=S, heads=H, size=D, requires_grad=True
     )
@@ -78,7 +78,7 @@ class LargestTensor(TorchDispatchMode):
 @pytest.mark.parametrize("name", FAMILY)
 def test_no_tensor_exceeds_the_bound(name, monkeypatch):
     limit = 4096
-    monkeypatch.setattr("hyla.attention.chunking.MAX_PAIRWISE_ELEMENTS", limit)
+    monkeypatch.setattr("hyla.attention.paths.chunking.MAX_PAIRWISE_ELEMENTS", limit)
     q, k, v, options = operands(name, queries=96, requires_grad=True)
     padding = torch.rand(2, 1, 1, 96) > 0.2
     with LargestTensor() as largest:
@@ -89,7 +89,7 @@ def test_no_tensor_exceeds_the_bound(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["hyla", "softmax", "hyla_deep"])
 def test_what_is_kept_for_the_backward_pass_does_not_grow_with_the_pairs(name, monkeypatch):
-    monkeypatch.setattr("hyla.attention.chunking.MAX_PAIRWISE_ELEMENTS", 4096)
+    monkeypatch.setattr("hyla.attention.paths.chunking.MAX_PAIRWISE_ELEMENTS", 4096)
     q, k, v, options = operands(name, queries=96, requires_grad=True)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(
@@ -104,7 +104,7 @@ def test_what_is_kept_for_the_backward_pass_does_not_grow_with_the_pairs(name, m
 def test_inference_in_chunks_needs_no_graph(monkeypatch):
     q, k, v, _ = operands("hyla", queries=9, requires_grad=True)
     want = attention(q, k, v)
-    monkeypatch.setattr("hyla.attention.chunking.MAX_PAIRWISE_ELEMENTS", 1)
+    monkeypatch.setattr("hyla.attention.paths.chunking.MAX_PAIRWISE_ELEMENTS", 1)
     with torch.no_grad():
         got = attention(q, k, v)
     assert not got.requires_grad

@@ -5,10 +5,12 @@ exchanges between lanes, the Python that lays out and launches it, and the torch
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from kernel_host import HostBuilds, needs_host_build, on_the_host
+from torch import Tensor
 from torch.autograd import forward_ad
 
 from hyla.attention import attention
@@ -16,7 +18,7 @@ from hyla.attention.kernels import small_head
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
-from hyla.attention.kernels.small_plan import Plan
+from hyla.attention.kernels.plans.small import Plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
 from hyla.nn import MultiHeadAttention
@@ -66,7 +68,7 @@ class Case:
         )
 
 
-RESIDUAL = {"value": "residual", "phi": "silu"}
+RESIDUAL: dict[str, Any] = {"value": "residual", "phi": "silu"}
 CASES = [
     # One lane holds all heads: the arithmetic alone.
     Case(1, 2, 1, 1),
@@ -133,7 +135,7 @@ CASES = [
 ]
 
 
-def draw(case, seed=0):
+def draw(case, seed=0) -> tuple[tuple[Any, ...], Any, Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -174,7 +176,7 @@ def reference(case, q, k, v, bias, padding):
     return reference_attention(q, k, v, spec=spec, scale=SCALE, eps=EPS, **options)[0]
 
 
-def fused(case, q, k, v, bias, padding):
+def fused(case, q, k, v, bias=None, padding=None):
     formula = Formula(
         normalisation=case.normalisation,
         value=case.value,
@@ -231,9 +233,9 @@ def test_layouts_of_the_inputs_do_not_matter(monkeypatch):
     (q, k, v, bias), _, _ = draw(PLAIN)
     expected = fused(PLAIN, q, k, v, bias, None)
     sliced = torch.stack([q, k, v], dim=2).unbind(2)  # token stride of three rows
-    assert torch.equal(fused(PLAIN, *sliced, bias, None), expected)
+    assert torch.equal(fused(PLAIN, *sliced, bias=bias), expected)
     heads_first = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-    assert torch.equal(fused(PLAIN, *heads_first, bias, None), expected)
+    assert torch.equal(fused(PLAIN, *heads_first, bias=bias), expected)
     storage = torch.zeros(q.numel() + 1)
     misaligned = storage[1:].view(q.shape).copy_(q)
     assert torch.equal(fused(PLAIN, misaligned, k, v, bias, None), expected)
@@ -320,6 +322,18 @@ def test_softmax_of_queries_that_see_no_key(value, dtype, monkeypatch):
     assert_as_good_as_torch(case, inputs, padding, upstream)
 
 
+@pytest.mark.parametrize("value", ["hidden", "residual"])
+def test_relu_hides_no_nan(value, monkeypatch):
+    case = replace(PLAIN, biases=0, normalisation="none", value=value, phi="relu")
+    use_plan(monkeypatch, case)
+    (q, k, v, _), _, upstream = draw(case)
+    v[0, 2] = torch.nan  # all queries of the first see it
+    results = with_gradients(fused, case, (q, k, v, None), None, upstream, torch.float32)
+    output, dq, dk, dv = results
+    assert all(x.isnan().all() for x in (output[0], dq[0], dk[0, 2]))
+    assert all(x[1:].isfinite().all() for x in (output, dq, dk, dv))
+
+
 @pytest.mark.parametrize("scale", [1e-3, 30.0])
 def test_softmax_of_scores_of_any_size(scale, monkeypatch):
     use_plan(monkeypatch, SOFTMAX)
@@ -362,10 +376,10 @@ def test_vmap_folds_a_population_into_the_batch(case, monkeypatch):
     got = torch.autograd.grad((stacked * weight).sum(), leaves)
     torch.testing.assert_close(got, expected)
 
-    def loss(q, k, v, bias, weight):
+    def loss(weight, q, k, v, bias):
         return (one(q, k, v, bias) * weight).sum()
 
-    per_member = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2, 3)))(*leaves, weight)
+    per_member = torch.func.vmap(torch.func.grad(loss, argnums=(1, 2, 3, 4)))(weight, *leaves)
     torch.testing.assert_close(per_member, expected)
 
 
@@ -414,7 +428,7 @@ def test_compiles_as_one_graph(case, monkeypatch):
     inputs, _, upstream = draw(case)
     compiled = torch.compile(fused, fullgraph=True, backend="aot_eager")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert compiled(case, *inputs, None).dtype == torch.bfloat16
+        assert compiled(case, *inputs).dtype == torch.bfloat16
     expected = with_gradients(fused, case, inputs, None, upstream, torch.float32)
     got = with_gradients(compiled, case, inputs, None, upstream, torch.float32)
     torch.testing.assert_close(got, expected)
@@ -423,7 +437,8 @@ def test_compiles_as_one_graph(case, monkeypatch):
 def test_autocast_gradients_come_back_in_the_dtype_of_the_leaves(monkeypatch):
     use_plan(monkeypatch, PLAIN)
     (q, k, v, bias), _, _ = draw(PLAIN)
-    q.requires_grad_(), bias.requires_grad_()
+    for x in (q, bias):
+        x.requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output = fused(PLAIN, q, k, v, bias, None)
     output.float().square().sum().backward()
@@ -540,7 +555,7 @@ def test_no_batch_at_all():
         output = fused_attention("small_head", Call(q, q, q, formula=formula(), bias=bias))
         output.sum().backward()
         assert output.shape == q.shape
-        assert torch.equal(bias.grad, torch.zeros_like(bias))
+        assert bias.grad.equal(torch.zeros_like(bias))
 
 
 def test_cpu_tensors_are_refused_without_the_host_build(monkeypatch):

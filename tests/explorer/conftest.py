@@ -12,4 +12,4 @@ def gallery() -> Gallery:
 
 @pytest.fixture(scope="module")
 def client(gallery: Gallery, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    return client_of(gallery, tmp_path_factory.mktemp("store"))
+    return client_of(gallery, tmp_path_factory.mktemp("runs"))

@@ -16,7 +16,7 @@ from hyla.explorer.gallery import Gallery
 from hyla.explorer.puzzles import find_puzzle, new_puzzle
 from hyla.explorer.swaps import predict
 from hyla.latents import Swaps, record_codes
-from hyla.latents.geometry import cosine_similarities, mean_codes
+from hyla.latents.measures.geometry import cosine_similarities, mean_codes
 
 MODEL = "sraven-tiny"
 
@@ -83,8 +83,8 @@ def test_means_and_cosines_are_those_of_the_geometry(gallery):
     cosines = cosine_similarities(table, "rule").query("layer == 1")
     of_rule = dict(zip(shown.rules, shown.mean_codes, strict=True))
     for rule, row in means.iterrows():
-        np.testing.assert_allclose(of_rule[rule], row.to_numpy(), rtol=1e-4, atol=1e-6)
-    for _, one in cosines.iterrows():
+        np.testing.assert_allclose(of_rule[str(rule)], row.to_numpy(), rtol=1e-4, atol=1e-6)
+    for one in cosines.to_dict("records"):
         got = shown.cosine[shown.rules.index(one["first"])][shown.rules.index(one["second"])]
         assert got == pytest.approx(one["similarity"], abs=1e-4)
     assert [point.rule for point in shown.points] == names.tolist()

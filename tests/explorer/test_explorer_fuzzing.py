@@ -34,7 +34,12 @@ def _few_instances():
 
 
 @schema.parametrize()
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),  # pyright: ignore[reportArgumentType]
+)
 def test_nothing_is_found(case):
     if case.meta.generation.mode is GenerationMode.POSITIVE:
         for part in (case.query, case.body):

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from explorer_fixtures import client_of
-from hostile_store import add_hostile_folders, add_run
+from hostile_runs import add_hostile_folders, add_run
 from many_clients import besiege, get, get_json, percentile_99, requests_of, run
 
 from hyla.explorer.web import patience
@@ -50,7 +50,7 @@ def resident_bytes(process: int) -> int:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def run_folder(tmp_path: Path) -> Path:
     """Runs among folders that are none, and one with a log of a million lines."""
     add_hostile_folders(tmp_path)
     for number in range(20):
@@ -64,7 +64,7 @@ def store(tmp_path: Path) -> Path:
     ("clients", "seconds"),
     [pytest.param(60, 3, id="short"), pytest.param(200, 20, marks=pytest.mark.slow, id="long")],
 )
-def test_many_clients_at_once(store, clients, seconds):
+def test_many_clients_at_once(run_folder, clients, seconds):
     runs = ["long", "garbage", *(f"lab/run-{number}" for number in range(20))]
 
     async def load(url: str, process: int) -> None:
@@ -82,7 +82,7 @@ def test_many_clients_at_once(store, clients, seconds):
             assert percentile_99(outcome.answered) <= LONGEST_P99
         assert (await get(url, "/api/runs"))[0] == 200  # and is as well as before
 
-    with explorer(store) as (url, process):
+    with explorer(run_folder) as (url, process):
         run(load(url, process))
 
 
@@ -101,7 +101,7 @@ def test_in_order_and_no_more_than_can_wait():
                 refused.append((number, message["status"]))
 
         scope = {"type": "http", "path": "/api/about", "number": number}
-        await admission(scope, None, send)
+        await admission(scope, nothing, send)
 
     admission = Admission(work)
 
@@ -117,6 +117,11 @@ def test_in_order_and_no_more_than_can_wait():
         assert entered == list(range(count - 5))
 
     run(crowd())
+
+
+async def nothing():
+    """What is received of requests without a body."""
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def test_who_waited_too_long_is_told_and_leaves_no_place_taken(monkeypatch):
@@ -138,13 +143,13 @@ def test_who_waited_too_long_is_told_and_leaves_no_place_taken(monkeypatch):
     async def crowd() -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE + 3):
-                group.create_task(admission(scope, None, send))
+                group.create_task(admission(scope, nothing, send))
             while len(statuses) < 3:
                 await asyncio.sleep(0.01)
             assert statuses == [503] * 3
             release.set()
         for _ in range(AT_ONCE + 1):
-            await admission(scope, None, send)
+            await admission(scope, nothing, send)
 
     run(crowd())
     assert statuses[3:] == [200] * (2 * AT_ONCE + 1)

@@ -1,4 +1,4 @@
-"""Runs of the store, models of runs, and nothing from outside."""
+"""Runs of the folder, models of runs, and nothing from outside."""
 
 import json
 import shutil
@@ -86,9 +86,9 @@ def test_numbers_that_are_none_are_null(tmp_path):
         '{"step": 1, "loss": [0.5, null], "nonfinite": {"/loss/1": "nan"}}\n'
         '{"step": 2, "loss": [0.5, 1.5]}\n'
     )
-    store = RunFolder(tmp_path)
-    assert store.curves("a").series["loss"].mean == [None, 1.0]
-    [one] = store.runs().runs
+    folder = RunFolder(tmp_path)
+    assert folder.curves("a").series["loss"].mean == [None, 1.0]
+    [one] = folder.runs().runs
     assert (one.task, one.members, one.metrics) == ("language", 1, {"loss": 1.0})
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_run_is_no_obstacle_to_the_others(gallery, tmp_path, run, file
     "id", ["../outside", "..", ".", "/etc", "lab/../../outside", "lab", "lab%2f..", "\0", "link"]
 )
 def test_only_runs_of_the_store_have_ids(gallery, tmp_path, run, id):
-    root = tmp_path / "store"
+    root = tmp_path / "runs"
     root.mkdir()
     shutil.copytree(run, tmp_path / "outside")
     (root / "link").symlink_to(tmp_path / "outside")
@@ -140,7 +140,7 @@ def test_only_runs_of_the_store_have_ids(gallery, tmp_path, run, id):
 
 @pytest.mark.parametrize("file", ["config.json", "metrics.jsonl", "finished.json"])
 def test_files_of_a_run_that_are_links_out_are_not_read(tmp_path, run, file):
-    root = tmp_path / "store"
+    root = tmp_path / "runs"
     shutil.copytree(run, root / "run")
     (tmp_path / "secret").write_text((root / "run" / file).read_text())
     (root / "run" / file).unlink()

@@ -18,7 +18,7 @@ from hyla.explorer.swaps import judge
 from hyla.explorer.web import schemas
 from hyla.latents import Swaps, edited, replaced
 from hyla.latents.capture import run, run_recorded
-from hyla.latents.swaps import CODES
+from hyla.latents.measures.swaps import CODES
 
 MODEL = "sraven-tiny"
 

@@ -1,5 +1,7 @@
 """What the GPU tests of the kernels share: draws, the exact result, and how far one may be off."""
 
+from typing import Any
+
 import torch
 
 from hyla.attention.kernels.call import Call
@@ -12,7 +14,7 @@ from hyla.attention.spec import AttentionSpec
 
 SCALE, EPS = 0.7, 1e-6
 PLAIN_OUTPUT = {"output": "plain", "gain": 1.0, "row_factor": None}
-HYLA = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
+HYLA: dict[str, Any] = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
 # Roundings of the largest entry.
 FLOOR = {torch.float32: 4e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
 
@@ -89,7 +91,7 @@ def fused(
     **member,
 ):
     formula = Formula(scale=SCALE, eps=EPS, causal=causal, **member)
-    options = {"row_factor": row_factor, "deterministic": deterministic}
+    options: dict[str, Any] = {"row_factor": row_factor, "deterministic": deterministic}
     call = Call(q, k, v, formula=formula, bias=bias, padding=padding, **options)
     kernel, reason = choose_kernel(call)
     assert kernel is not None, reason

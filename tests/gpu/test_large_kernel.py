@@ -1,5 +1,7 @@
 """The large-head and decoding kernels on a GPU, held to twice the error of einsums."""
 
+from typing import Any
+
 import pytest
 import torch
 from kernel_checks import (
@@ -16,7 +18,7 @@ from kernel_checks import (
 from hyla.attention import attention, packed_attention
 from hyla.attention.kernels import large_head
 from hyla.attention.kernels.formula import PHIS
-from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
+from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
 
 pytestmark = pytest.mark.gpu
 HALVES = [torch.bfloat16, torch.float16]
@@ -162,7 +164,7 @@ def test_packed_sequences():
     starts = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
     leaves = [normal(200, 8, 64, dtype=torch.bfloat16).requires_grad_() for _ in "qkv"]
     upstream = torch.randn_like(leaves[0])
-    packed = packed_attention(*leaves, starts, causal=True, backend="fused")
+    packed = packed_attention(*leaves, cu_seqlens=starts, causal=True, backend="fused")
     gradients = torch.autograd.grad(packed, leaves, upstream)
     for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         alone = [x[None, a:b].detach().requires_grad_() for x in leaves]
@@ -181,11 +183,11 @@ def test_decoding_is_the_last_row(heads, width, tokens, dtype):
     q, k, v = (normal(3, T, heads, width, dtype=dtype) for T in (1, tokens, tokens))
     padding = torch.rand(3, tokens, device="cuda") > 0.2
     bias = normal(3, heads, 1, tokens)
-    member = HYLA | {"phi": "silu"}
+    member: dict[str, Any] = HYLA | {"phi": "silu"}
     with torch.no_grad():
         got = fused(q, k, v, bias, padding, causal=True, **member)
     double = [x.double() for x in (q, k, v, bias)]
-    want = reference(*double, padding, causal=True, **member)
+    want = reference(*double, padding=padding, causal=True, **member)
     unit = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
     assert ((got - want).norm() / want.norm()).item() < unit
 

@@ -1,5 +1,7 @@
 """What becomes of a query's output, in every kernel on a GPU: a gain, given factors, RMS."""
 
+from typing import Any
+
 import pytest
 import torch
 from kernel_checks import EPS, HYLA, SCALE, check, fused, normal, reference, with_gradients
@@ -21,7 +23,7 @@ KERNELS = [
 ]
 
 
-def stage_of(output, queries, rows=1, gain=1.7):
+def stage_of(output, queries, rows=1, gain=1.7) -> dict[str, Any]:
     row_factor = 0.3 + torch.rand(rows, queries, device="cuda") if output == "rows" else None
     return {"output": output, "gain": gain, "row_factor": row_factor}
 
@@ -59,7 +61,7 @@ def test_rms_of_odd_rows(heads, width, dtype):
 def test_decoding(tokens, output):
     torch.manual_seed(2)
     q, k, v = (normal(3, T, 8, 64, dtype=torch.bfloat16) for T in (1, tokens, tokens))
-    options = stage_of(output, 1, 3) | SMOOTH
+    options: dict[str, Any] = stage_of(output, 1, 3) | SMOOTH
     with torch.no_grad():
         got = fused(q, k, v, **options)
     want = reference(*(x.double() for x in (q, k, v)), **options)
@@ -111,11 +113,11 @@ def test_a_population_whose_members_have_factors_of_their_own():
     leaves = [normal(3, 2, 36, 16, 4).requires_grad_() for _ in "qkv"]
     rows = torch.rand(3, 1, 36, device="cuda")
 
-    def one(q, k, v, row_factor):
+    def one(row_factor, q, k, v):
         return fused(q, k, v, output="rows", gain=1.7, row_factor=row_factor, **HYLA)
 
-    stacked = torch.func.vmap(one)(*leaves, rows)
-    alone = torch.stack([one(*(x[i] for x in leaves), rows[i]) for i in range(3)])
+    stacked = torch.func.vmap(one)(rows, *leaves)
+    alone = torch.stack([one(rows[i], *(x[i] for x in leaves)) for i in range(3)])
     torch.testing.assert_close(stacked, alone)
     weight = torch.randn_like(stacked)
     expected = torch.autograd.grad((alone * weight).sum(), leaves)
@@ -126,7 +128,8 @@ def test_a_population_whose_members_have_factors_of_their_own():
 def test_compiled_and_captured():
     torch.manual_seed(6)
     leaves = [normal(2, 64, 8, 64, dtype=torch.bfloat16).requires_grad_() for _ in "qkv"]
-    options = SMOOTH | {"output": "rms", "gain": 1.7, "causal": True, "deterministic": True}
+    options: dict[str, Any] = SMOOTH | {"output": "rms", "gain": 1.7}
+    options |= {"causal": True, "deterministic": True}
 
     def layer(q, k, v):
         return fused(q, k, v, **options)

@@ -172,7 +172,7 @@ def test_packed_sequences():
     starts = torch.tensor([0, 5, 5, 135, 199, 200], device="cuda", dtype=torch.int32)
     leaves = [normal(200, 8, 64).requires_grad_() for _ in "qkv"]
     upstream = torch.randn_like(leaves[0])
-    packed = packed_attention(*leaves, starts, causal=True, backend="fused")
+    packed = packed_attention(*leaves, cu_seqlens=starts, causal=True, backend="fused")
     gradients = torch.autograd.grad(packed, leaves, upstream)
     for a, b in ((0, 5), (5, 135), (135, 199), (199, 200)):
         alone = [x[None, a:b].detach().requires_grad_() for x in leaves]

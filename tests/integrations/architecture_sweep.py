@@ -15,7 +15,7 @@ import transformers
 from hyla_by_loops import hyla_by_loops
 from tiny_models import ATTEMPTS, build, model_classes, tiny_config
 from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto import configuration_auto
 
 from hyla.integrations.transformers import register
 from hyla.integrations.transformers.examples import Inputs, example_inputs
@@ -177,7 +177,7 @@ def sweep_all() -> Iterator[Result]:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     register()
-    for model_type in sorted(CONFIG_MAPPING_NAMES):
+    for model_type in sorted(vars(configuration_auto)["CONFIG_MAPPING_NAMES"]):
         yield sweep(model_type)
 
 

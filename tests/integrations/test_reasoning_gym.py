@@ -146,8 +146,8 @@ def test_without_the_package_the_error_names_the_extra():
 
 @pytest.mark.skipif(not INSTALLED, reason="needs reasoning-gym")
 def test_with_the_real_package(gym):
-    import reasoning_gym
-    from reasoning_gym.dataset import ReseedingDataset
+    reasoning_gym = importlib.import_module("reasoning_gym")
+    from reasoning_gym.dataset import ReseedingDataset  # pyright: ignore[reportMissingImports]
 
     data = reasoning_gym.create_dataset("sraven", split="ood", seed=4, size=6)
     items = list(data)

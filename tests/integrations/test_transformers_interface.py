@@ -7,6 +7,7 @@ import inspect
 import json
 import pickle
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ from hyla.integrations.transformers.presets import attention_function  # noqa: E
 
 # Softmax through our own function: as a tuple it is not the preset that goes to PyTorch's kernels.
 BY_EQUATION = "softmax_by_equation"
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 16,
     "intermediate_size": 32,
@@ -54,7 +55,7 @@ SIZES = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-GROUPED = SIZES | {"num_key_value_heads": 2}
+GROUPED: dict[str, Any] = SIZES | {"num_key_value_heads": 2}
 TYPES = ["sliding_attention", "full_attention"]
 DECODERS = {
     "llama": lambda: LlamaConfig(**GROUPED),
@@ -83,7 +84,7 @@ def _registered():
     register({BY_EQUATION: AttentionSpec(normalisation=("softmax",), value="linear")})
 
 
-def decoder(architecture: str, name: str) -> nn.Module:
+def decoder(architecture: str, name: str) -> Any:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(DECODERS[architecture](), attn_implementation=name)
     with torch.no_grad():  # the usual initialisation is so small that attention hardly matters
@@ -183,7 +184,7 @@ def test_what_stands_in_the_padding_does_not_matter(architecture, side):
 def test_grouped_queries_share_keys_and_values(preset):
     q, k, v = torch.randn(2, 6, 5, 4), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4)
     attend = attention_function(preset, PRESETS[preset])
-    module = nn.Module()
+    module: Any = nn.Module()
     module.num_key_value_groups = 2
     out, weights = attend(module, q, k, v, None, scaling=0.3)
     expected = attention(

@@ -1,5 +1,7 @@
 """Masks of models that write them in ways of their own, under "hyla"."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -36,7 +38,7 @@ def attend(mask: Tensor | None, **more) -> Tensor:
 @torch.no_grad()
 def test_what_everybody_means_as_masked_is_masked(value):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     config = LlamaConfig(vocab_size=64, num_attention_heads=4, **sizes)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="hyla").eval()
     tokens = torch.randint(64, (2, LENGTH))
@@ -129,7 +131,7 @@ def test_causality_does_not_hang_on_a_flag_that_is_wrong(generates_first):
 @torch.no_grad()
 def test_masks_are_spelled_out_until_flags_have_proven_true():
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
     config = LlamaConfig(vocab_size=64, num_attention_heads=4, **sizes)
     seen = []
 

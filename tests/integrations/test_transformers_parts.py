@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from transformers import (  # noqa: E402
 from hyla.integrations.transformers import InterfaceIgnoredError, register  # noqa: E402
 from hyla.integrations.transformers.masks import FLAGS_AGREE  # noqa: E402
 
-TINY = {
+TINY: dict[str, Any] = {
     "hidden_size": 16,
     "intermediate_size": 16,
     "num_hidden_layers": 1,
@@ -42,7 +43,7 @@ def siglip_config() -> SiglipConfig:
     )
 
 
-def siglip(names) -> nn.Module:
+def siglip(names) -> Any:
     torch.manual_seed(0)
     return transformers.SiglipModel._from_config(siglip_config(), attn_implementation=names).eval()
 
@@ -96,11 +97,14 @@ def test_routers_of_experts_do_not_attend():
 
 def detr() -> nn.Module:
     torch.manual_seed(0)
-    sizes = {"embedding_size": 8, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]}
+    backbone: dict[str, Any] = {
+        **{"embedding_size": 8, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]},
+        **{"layer_type": "basic", "out_features": ["stage4"]},
+    }
+    ours: dict[str, Any] = {"use_timm_backbone": False, "backbone": None}
     config = DetrConfig(
-        use_timm_backbone=False,
-        backbone=None,
-        backbone_config=ResNetConfig(**sizes, layer_type="basic", out_features=["stage4"]),
+        **ours,
+        backbone_config=ResNetConfig(**backbone),
         d_model=16,
         encoder_layers=1,
         decoder_layers=1,

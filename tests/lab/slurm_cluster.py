@@ -97,7 +97,16 @@ def slurm_cluster(*, cpus: int = 2) -> Iterator[dict[str, str]]:
         start(munge, lambda: (folder / "munge.socket").exists())
         start(["slurmctld", "-D"], lambda: answers("scontrol", "ping"))
         start(["slurmd", "-D"], lambda: _idle(environment))
-        yield environment
+        try:
+            yield environment
+        finally:  # while there is somebody to end them: what `srun` waits for would never come
+            subprocess.run(["scancel", f"--user={os.getuid()}"], env=environment, check=True)
+            _wait_until(lambda: _empty(environment), "jobs did not end", folder / "slurmctld.log")
+
+
+def _empty(environment: dict[str, str]) -> bool:
+    command = ["squeue", "--noheader"]
+    return not subprocess.run(command, env=environment, capture_output=True, check=True).stdout
 
 
 def _idle(environment: dict[str, str]) -> bool:

@@ -15,7 +15,7 @@ def results(rows):
     return Results(conditions=Conditions(scale="paper"), cells=[], rows=rows, ceilings={})
 
 
-def decoded(predictor, value, *, split=QUERY, layer=1, seed=0):
+def decoded(predictor, value, *, split=QUERY, layer: int | None = 1, seed=0):
     what = {"metric": "f1", "label": "terms", "class": "all", "attention": "hyla"}
     where = {"predictor": predictor, "split": split, "layer": layer, "seed": seed}
     return {**what, **where, "value": value}

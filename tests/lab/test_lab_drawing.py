@@ -227,6 +227,18 @@ def test_ticks_of_the_page_are_where_something_was_measured():
     assert "tickvals" not in figure_html(Figure(panels=[[lines(range(100))]]))  # of a training
 
 
+def test_any_colour_that_matplotlib_knows_is_drawn_on_the_page():
+    def coloured(colour: str) -> Lines:
+        (series,) = lines([1, 2]).series[:1]
+        return dataclasses.replace(
+            lines([1, 2]), series=[dataclasses.replace(series, colour=colour)]
+        )
+
+    assert '"color":"#1f77b4"' in figure_html(Figure(panels=[[coloured("tab:blue")]]))
+    assert '"color":"#808080"' in figure_html(Figure(panels=[[coloured("0.5")]]))
+    assert '"color":"#0072B2"' in figure_html(Figure(panels=[[coloured("#0072B2")]]))
+
+
 def test_panels_keep_their_width_on_a_narrow_screen():
     assert figure_html(Figure(panels=[[lines([1, 2])] * 3])).startswith(
         "<div style='min-width: 960px'>"
@@ -237,6 +249,11 @@ def test_rows_of_the_same_name_stay_apart_on_the_page():
     page = figure_html(Figure(panels=[[heatmap(["a", "", "b", ""], 2)]]))
     assert '"tickvals":[0,2],"ticktext":["a","b"]' in page
     assert '"y":[' not in page
+
+
+def as_points(panel) -> Points:
+    assert isinstance(panel, Points)
+    return panel
 
 
 @pytest.mark.parametrize(
@@ -260,7 +277,7 @@ def test_classes_and_numbers_have_the_same_colours_in_all_panels():
     colours = {"rule": "rule", "target": "target value"}
     figure = figure_of_codes(results(rows), colours, all_layers=False)
     assert figure is not None
-    by_rule, by_target = figure.panels
+    by_rule, by_target = ([as_points(panel) for panel in row] for row in figure.panels)
     assert [panel.class_colours for panel in by_rule] == [
         dict(zip(RULES, PALETTE, strict=False))
     ] * 3
@@ -269,9 +286,9 @@ def test_classes_and_numbers_have_the_same_colours_in_all_panels():
 
 def test_many_classes_are_coloured_by_number():
     names = [f"function {i:02}" for i in range(len(PALETTE) + 1)]
-    [[panel]] = figure_of_codes(
-        results(codes({"hyla": 1}, names)), {"rule": "rule"}, all_layers=True
-    ).panels
+    figure = figure_of_codes(results(codes({"hyla": 1}, names)), {"rule": "rule"}, all_layers=True)
+    assert figure is not None
+    [[panel]] = [[as_points(panel) for panel in row] for row in figure.panels]
     assert not panel.class_colours
     assert panel.values == list(range(len(names)))
 
@@ -330,5 +347,6 @@ def test_figures_of_codes_say_of_how_many_models_they_are(name: str, rows: list[
 def test_a_code_has_its_methods_colour_beside_its_controls():
     figure = load("fig5f").figure(results(decoded("ood_unpermuted", "rule")))
     assert figure is not None
-    [[together, *alone]] = figure.panels
-    assert [one.series[0] for one in alone] == list(together.series)
+    [panels] = figure.panels
+    together, *alone = (one.series for one in panels if isinstance(one, Bars))
+    assert [series[0] for series in alone] == list(together)

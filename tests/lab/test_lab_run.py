@@ -73,8 +73,11 @@ def test_a_sweep_is_that_of_the_command(tmp_path: Path):
     grid.write_text(json.dumps(_GRID))  # which YAML is, too
     folders = ("--root", str(tmp_path / "command"), "--out", str(tmp_path / "other"))
     assert main(["sweep", str(grid), *folders, "--device", "cpu", "--workers", "1"]) == 0
-    tables = [pandas.read_csv(tmp_path / out / "sweep.csv") for out in ("out", "other")]
-    pandas.testing.assert_frame_equal(*(table.drop(columns="seconds") for table in tables))
+    ours, theirs = (
+        pandas.read_csv(tmp_path / out / "sweep.csv").drop(columns="seconds")
+        for out in ("out", "other")
+    )
+    pandas.testing.assert_frame_equal(ours, theirs)
     assert _run(tmp_path, grid).rows == _run(tmp_path, str(grid)).rows == outcome.rows
 
 

@@ -1,5 +1,7 @@
 """Geometry of codes whose shape is known."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,8 @@ from hyla.latents import (
     mean_codes,
     sample_codes,
 )
-from hyla.latents.confidence import bootstrap_intervals, wilson_interval
-from hyla.latents.geometry import embed
+from hyla.latents.measures.confidence import bootstrap_intervals, wilson_interval
+from hyla.latents.measures.geometry import embed
 
 CENTRES = {"a": [4.0, 0.0, 0.0], "b": [-4.0, 0.0, 0.0], "c": [0.0, 4.0, 0.0]}
 
@@ -41,7 +43,8 @@ def test_means_and_similarities():
     table = clusters()
     means = mean_codes(table, "rule").pivot(index="rule", columns="coordinate", values="value")
     np.testing.assert_allclose(means.to_numpy(), list(CENTRES.values()), atol=0.1)
-    found = cosine_similarities(table, "rule").set_index(["first", "second"])["similarity"]
+    rows = cosine_similarities(table, "rule").to_dict("records")
+    found = {(row["first"], row["second"]): row["similarity"] for row in rows}
     assert found["a", "b"] == pytest.approx(-1, abs=0.01)
     assert found["a", "c"] == pytest.approx(0, abs=0.05)
     assert found["c", "c"] == pytest.approx(1)
@@ -74,7 +77,8 @@ def test_codes_that_differ_by_rounding_lie_at_one_point():
 def test_embedding_keeps_clusters_together():
     points = embedding_table(clusters(), points=60)
     assert len(points) == 60
-    centres = points.groupby("rule")[["x", "y"]].mean().to_numpy()
+    means: Any = points.groupby("rule")[["x", "y"]].mean()
+    centres = means.to_numpy()
     own = centres[[list(CENTRES).index(rule) for rule in points["rule"]]]
     within = np.linalg.norm(points[["x", "y"]].to_numpy() - own, axis=1).mean()
     between = np.linalg.norm(centres[0] - centres[1])

@@ -1,5 +1,7 @@
 """Codes of Hugging Face models are the attention weights that the library itself reports."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -148,7 +150,7 @@ def test_wrapped_models_are_found():
 
 @pytest.mark.parametrize("architecture", ["bloom", "xlnet"])
 def test_architectures_that_ignore_the_interface_are_refused(architecture):
-    sizes = {"vocab_size": 40, "n_layer": 1, "n_head": 2}
+    sizes: dict[str, Any] = {"vocab_size": 40, "n_layer": 1, "n_head": 2}
     if architecture == "bloom":
         model = transformers.BloomModel(transformers.BloomConfig(hidden_size=8, **sizes))
     else:

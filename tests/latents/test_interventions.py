@@ -1,5 +1,7 @@
 """Edits reach the code, the code they are given, and nothing else."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -22,7 +24,7 @@ LAST = [(-1, -1), (-1, 0)]
 
 
 def model(**changes) -> Transformer:
-    sizes = {
+    sizes: dict[str, Any] = {
         "input_dim": 5,
         "output_dim": 3,
         "sequence_length": 7,

@@ -1,5 +1,7 @@
 """The causal test where the answer is known: other codes must flip a trained network's output."""
 
+from typing import Any
+
 import pytest
 import torch
 from planted_task import PlantedStudy, trained_network, untrained_network
@@ -65,7 +67,7 @@ def test_matrix_flips_off_the_diagonal_and_has_none_on_it(trained):
 def test_all_heads_together_do_what_single_heads_do_in_part(trained):
     swaps = Swaps(trained, PlantedStudy(), seed=0, instances=256)
     table = head_table(swaps)
-    single = table[table["code"] == "donor"].groupby("head")["donor_rate"].mean()
+    single: Any = table[table["code"] == "donor"].groupby("head")["donor_rate"].mean()
     assert sorted(single.index) == [0, 1, 2, 3]
     together = swaps.predictions(swaps.donation("donor"), [0], heads=[0, 1, 2, 3])
     assert torch.equal(together, swaps.predictions(swaps.donation("donor"), [0]))

@@ -3,6 +3,7 @@
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hyla.latents.adapters import register_adapter
 from hyla.latents.observe import Observer, observing
 from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "input_dim": 5,
     "output_dim": 3,
     "sequence_length": 7,
@@ -91,7 +92,9 @@ def test_residual_is_what_the_layer_reads_at_the_query():
     network, x = model(), inputs(2)
     rows = record_codes(network, x, pairs=[(-2, 0)], residual=True).where(layer=0)
     with torch.no_grad():
-        want = network.blocks[0].attention_norm(network.embedding(x))[:, -2]
+        norm = network.get_submodule("blocks.0.attention_norm")
+        want = norm(network.embedding(x))[:, -2]
+    assert rows.residual is not None
     np.testing.assert_allclose(rows.residual, want.numpy(), atol=1e-6)
 
 
@@ -179,6 +182,7 @@ def test_codes_of_a_compiled_model():
     network, x = model(), inputs(2)
     want = record_codes(network, x)
     compiled = torch.compile(network, backend="eager")
+    assert isinstance(compiled, nn.Module)
     with torch.no_grad():
         compiled(x)
     np.testing.assert_allclose(record_codes(compiled, x).codes, want.codes, atol=1e-6)

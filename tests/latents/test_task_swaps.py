@@ -1,5 +1,7 @@
 """Swaps on the tasks themselves, with networks too young to have answers of their own."""
 
+import math
+
 import pytest
 import torch
 
@@ -19,13 +21,13 @@ def swaps_of(task: str, **options) -> Swaps:
 def test_layers_alone_and_together_for_all_codes(task):
     swaps = swaps_of(task)
     table = swap_table(swaps)
-    layers = table[table["code"] == "donor"][["first_layer", "last_layer"]].to_numpy().tolist()
-    assert layers == [[0, 0], [1, 1], [0, 1]]
+    rows = table.to_dict("records")
+    layers = [(r["first_layer"], r["last_layer"]) for r in rows if r["code"] == "donor"]
+    assert layers == [(0, 0), (1, 1), (0, 1)]
     special = {"counterfactual"} if task == "fuzzy" else {"donor, same operands"}
     assert special <= set(table["code"])
     assert ("shift" in table) == (task == "fuzzy")
-    assert (table["donor_low"] <= table["donor_rate"]).all()
-    assert (table["donor_rate"] <= table["donor_high"]).all()
+    assert all(row["donor_low"] <= row["donor_rate"] <= row["donor_high"] for row in rows)
 
 
 def test_donors_are_who_they_should_be():
@@ -69,7 +71,7 @@ def test_counterfactual_of_a_function_by_itself_changes_nothing():
 
 
 def test_nothing_is_counted_where_operations_agree():
-    table = swap_matrix(swaps_of("sraven"))
-    diagonal = table[table["recipient"] == table["donor"]]
-    assert (diagonal["instances"] == 0).all()
-    assert diagonal["donor_rate"].isna().all()
+    rows = swap_matrix(swaps_of("sraven")).to_dict("records")
+    diagonal = [row for row in rows if row["recipient"] == row["donor"]]
+    assert diagonal
+    assert all(row["instances"] == 0 and math.isnan(row["donor_rate"]) for row in diagonal)

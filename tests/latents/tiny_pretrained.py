@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -10,7 +11,7 @@ from torch import Tensor
 transformers.logging.set_verbosity_error()
 
 VOCABULARY = 40
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -19,7 +20,7 @@ _SIZES = {
     "max_position_embeddings": 32,
 }
 _GROUPED = _SIZES | {"num_key_value_heads": 2, "head_dim": 4}
-_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
 def _llama():
@@ -57,8 +58,8 @@ def _t5():
         num_layers=2,
         num_heads=4,
         vocab_size=VOCABULARY,
-        decoder_start_token_id=0,
     )
+    config.decoder_start_token_id = 0
     return transformers.T5Model(config)
 
 

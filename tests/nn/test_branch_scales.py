@@ -1,6 +1,7 @@
 """The scales of the branches: by hand, of the paper's models; measuring changes nothing."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,8 @@ def test_they_are_those_of_the_equations():
     model, x = tiny(), torch.randn(4, 6, 5)
     mask = torch.ones(6, 6).tril().bool()
     stream, want = model.embedding(x), []
-    for block in model.blocks:
+    blocks: list[Any] = list(model.blocks)
+    for block in blocks:
         bias = block.relative_bias(6, 6)
         attended = block.attention(block.attention_norm(stream), bias=bias, mask=mask)
         between = stream + attended
@@ -53,7 +55,7 @@ def test_they_are_those_of_the_equations():
 def test_a_case_for_the_eye():
     """Attention adds 3 and -3 where the stream is 1 and -1; the feed-forward network adds 0."""
     model = tiny(input_dim=2, embed_dim=2, qk_dim=2, v_dim=2, num_heads=1, num_layers=1)
-    block = model.blocks[0]
+    block: Any = model.blocks[0]
     assert isinstance(model.embedding, nn.Linear)
     with torch.no_grad():
         for parameter in (*block.attention.parameters(), *block.feed_forward.parameters()):

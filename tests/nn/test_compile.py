@@ -57,7 +57,7 @@ def test_cross_attention_of_every_preset(name):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_layer_in_query_chunks(monkeypatch, backend):
-    monkeypatch.setattr("hyla.attention.chunking.MAX_PAIRWISE_ELEMENTS", 100)
+    monkeypatch.setattr("hyla.attention.paths.chunking.MAX_PAIRWISE_ELEMENTS", 100)
     layer = MultiHeadAttention(12, 3)
     assert_same_compiled(layer, torch.randn(2, 5, 12), causal=True, backend=backend)
 

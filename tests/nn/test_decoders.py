@@ -107,16 +107,16 @@ def test_a_decoder_is_one_graph():
 class Adapter(nn.Linear):
     """A linear layer that does more than its weight says, as adapters do."""
 
-    def forward(self, x):
-        return 2 * super().forward(x)
+    def forward(self, input):
+        return 2 * super().forward(input)
 
 
 def test_computing_for_long_sequences_keeps_adapters():
     config = decoder_config("nano", vocab_size=40, sequence_length=16)
     model, tokens = Transformer(config), torch.randint(40, (2, 9))
     for block in model.blocks:
-        adapter = Adapter(64, 64)
-        adapter.load_state_dict(block.attention.k_proj.state_dict())
-        block.attention.k_proj = adapter
+        adapter, layer = Adapter(64, 64), block.get_submodule("attention")
+        adapter.load_state_dict(layer.get_submodule("k_proj").state_dict())
+        layer.k_proj = adapter
     want = model(tokens)
     torch.testing.assert_close(model.for_long_sequences()(tokens), want)

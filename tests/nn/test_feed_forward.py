@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,5 +123,6 @@ def test_sizes_are_positive_integers(layer, sizes, match):
 
 
 def test_sizes_may_be_numpys():
-    layer = MixtureOfExperts(np.int64(4), np.int32(8), num_experts=np.int64(2), top_k=np.int64(1))
+    sizes: list[Any] = [np.int64(4), np.int32(8), np.int64(2), np.int64(1)]
+    layer = MixtureOfExperts(*sizes[:2], num_experts=sizes[2], top_k=sizes[3])
     assert layer(torch.randn(2, 4)).shape == (2, 4)

@@ -1,6 +1,7 @@
 """Initialisation as in the authors' release: statistics, and the same numbers from a seed."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ def test_attention_layer():
     for projection in (layer.q_proj, layer.k_proj, layer.v_proj, layer.out_proj):
         assert_lecun_normal(projection.weight, projection.in_features)
         assert (projection.bias == 0).all()
+    assert layer.value_weight is not None
     assert_lecun_normal(layer.value_weight, 64)
 
 
@@ -54,7 +56,13 @@ def test_relative_bias_table_has_variance_1_over_buckets_and_is_not_cut():
 
 
 def config(**changes) -> TransformerConfig:
-    sizes = {"input_dim": 64, "output_dim": 8, "sequence_length": 6, "embed_dim": 16, "qk_dim": 8}
+    sizes: dict[str, Any] = {
+        "input_dim": 64,
+        "output_dim": 8,
+        "sequence_length": 6,
+        "embed_dim": 16,
+        "qk_dim": 8,
+    }
     sizes |= {"v_dim": 8, "mlp_dim": 32, "num_heads": 4, "num_layers": 2}
     return TransformerConfig(**(sizes | changes))
 

@@ -1,6 +1,7 @@
 """T5's relative bias and rotary positions."""
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def test_table_gets_a_gradient_for_the_buckets_in_use():
 
 @pytest.mark.parametrize("name", ["num_heads", "num_buckets", "max_distance"])
 def test_bias_names_a_size_that_is_not_positive(name):
-    sizes = {"num_heads": 2, "num_buckets": 4, "max_distance": 4} | {name: 0}
+    sizes: dict[str, Any] = {"num_heads": 2, "num_buckets": 4, "max_distance": 4} | {name: 0}
     with pytest.raises(ValueError, match=f"^{name} must be at least 1, got 0"):
         T5RelativeBias(sizes.pop("num_heads"), **sizes)
 

@@ -314,7 +314,7 @@ def test_large_batches_are_judged_in_parts(monkeypatch):
     grids = draw(task, 100).permute(2, 1, 3, 0)
     judge = Conflicts(task, permuted=True)
     whole = judge(grids)
-    monkeypatch.setitem(judge.__call__.__globals__, "_WORKING_SET", {"cpu": 64 * 7, "cuda": 1})
+    monkeypatch.setattr("hyla.tasks.sraven.conflicts._WORKING_SET", {"cpu": 64 * 7, "cuda": 1})
     assert torch.equal(judge(grids), whole)
 
 

@@ -4,6 +4,7 @@ Both go through `train` or `train_language` alone, so that this holds whatever l
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from hyla.training import Member, load_run, run_path, train
 from hyla.training.language import language_run_path, train_language
+from hyla.training.run.reading import read_metrics
 from tiny_runs import tiny_config
 from tiny_text import tiny_corpus, tiny_language_config
 
@@ -89,6 +91,17 @@ def test_the_step_at_which_it_diverged_is_exact(kind, tmp_path, capsys, log_ever
     assert "diverged at step 1: " in " ".join(capsys.readouterr().out.split())
     stored = json.loads((kind.path(config, tmp_path) / "finished.json").read_text())
     assert stored["members"][0]["diverged_at"] == 1
+
+
+def test_a_run_that_ends_early_on_an_evaluation_has_its_final_record(kind, tmp_path):
+    """With the only model gone, a language run ends at step 4, where it is evaluated."""
+    config = kind.config(member=TOO_FAST)
+    config = replace(config, evaluation=replace(config.evaluation, every=4))
+    summary = kind.train(config, tmp_path)
+    last = read_metrics(kind.path(config, tmp_path))[-2:]
+    assert [record["step"] for record in last] == [summary["steps"]] * 2
+    assert ["loss" in record for record in last] == [True, False]
+    assert summary["members"][0]["metrics"].keys() <= last[-1].keys()
 
 
 def test_any_run_directory_is_opened_in_the_same_way(kind, tmp_path):

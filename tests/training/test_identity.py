@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from hyla.attention import AttentionSpec
+from hyla.attention.spec import PRESETS
 from hyla.results.csv_table import read_csv
 from hyla.results.origins import read_with_origins, write_with_origins
 from hyla.results.runs import Row
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
-from hyla.training.identity import method_key, shape_key, task_key
+from hyla.training.identity import OWN_PRESET, method_key, shape_key, task_key
 
 RESULTS = Path(__file__).parents[2] / "results" / "lab"
 _MEMBER = ("learning_rate", "seed", "warmup_steps", "weight_decay")
@@ -110,3 +112,26 @@ def test_a_shape_is_that_of_the_instances():
     assert shape_key(held_out) == shape_key(config())
     assert shape_key(config(task={"sequence_length": 5})) != shape_key(config())
     assert shape_key(config("sraven")) != shape_key(config())
+
+
+def test_a_preset_of_ones_own_that_was_changed_is_another_method(monkeypatch):
+    def named(function: Any) -> TrainConfig:
+        spec = AttentionSpec(normalisation="none", value="hidden", phi=function)
+        monkeypatch.setitem(PRESETS, "mine", spec)
+        return config(model={"attention": "mine.rms4"})
+
+    def bent(hidden):
+        return hidden.abs()
+
+    def other(hidden):
+        return hidden.abs().sqrt()
+
+    first, tree = method_key(named(bent)), named(bent).to_tree()
+    assert config_from_tree(tree) == named(bent)
+    path = run_path(named(bent), "runs")
+    assert path != run_path(named(other), "runs")
+    assert first != method_key(named(other))
+    assert len({run_path(named(name), "runs") for name in ("relu", "silu")}) == 2
+    with pytest.raises(ValueError, match=r"'mine.rms4' is not the one that this run was trained"):
+        config_from_tree(tree)
+    assert OWN_PRESET not in config().to_tree()

@@ -3,7 +3,7 @@
 from hyla.attention.api import attention
 from hyla.attention.normalisation import NORMALISATIONS
 from hyla.attention.output import OUTPUTS
-from hyla.attention.packed import packed_attention
+from hyla.attention.paths.packed import packed_attention
 from hyla.attention.phi import PHIS
 from hyla.attention.spec import (
     PRESETS,

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from hyla.attention.chunking import attend_in_chunks, queries_per_chunk
 from hyla.attention.dispatch import attend_by_kernel, wants_kernel
 from hyla.attention.pairs import as_pairs, codes_of_all, codes_of_pairs
+from hyla.attention.paths.chunking import attend_in_chunks, queries_per_chunk
 from hyla.attention.precision import autocast_kind, in_autocast_dtype
 from hyla.attention.spec import AttentionSpec, resolve_spec
 from hyla.attention.validation import check_arguments

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hyla.attention import linear, softmax
 from hyla.attention.output import RMS_EPS, keys_before, keys_in_packing, row_factor
+from hyla.attention.paths import linear, softmax
 from hyla.attention.spec import AttentionSpec
 from hyla.attention.start import Number
 

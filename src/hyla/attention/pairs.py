@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from hyla.attention.chunking import and_causal
+from hyla.attention.paths.chunking import and_causal
 from hyla.attention.precision import autocast_kind
 from hyla.attention.reference import latent_code, without_infinite_bias
 from hyla.attention.spec import AttentionSpec

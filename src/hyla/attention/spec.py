@@ -169,7 +169,7 @@ stream (docs/findings.md).
 def register_attention(name: str, spec: AttentionSpec) -> None:
     """Give a spec a name, which then goes wherever a preset's does, as in `--attention NAME`.
 
-    Runs and checkpoints store the name alone: whoever reads them has to register it, too.
+    Runs store the name and a hash of the spec: whoever reads them has to register the same.
     """
     if not isinstance(spec, AttentionSpec):
         raise ValueError(f"spec must be an AttentionSpec, got {type(spec).__name__}")
@@ -183,6 +183,11 @@ def register_attention(name: str, spec: AttentionSpec) -> None:
     if _PRESETS.get(name, spec) != spec:
         raise ValueError(f"{name!r} is already the name of another spec; give yours another")
     _PRESETS[name] = spec
+
+
+def is_own_preset(attention: str) -> bool:
+    """Whether a name is, or begins with, one of `register_attention`."""
+    return attention.partition(".")[0] not in _OURS
 
 
 # A preset, then in any order and each once: a φ, and an output with a divisor.
@@ -205,7 +210,7 @@ def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
     if preset not in PRESETS:
         _plugins.load()
     if preset not in PRESETS:
-        raise ValueError(
+        raise _plugins.PluginError(
             f"attention {attention!r} is unknown{nearest(preset, PRESETS)}; "
             f"choose from {sorted(PRESETS)}, pass an AttentionSpec, or name the plug-in that "
             "registers your own (--plugin FILE.py, or import it)"

@@ -24,7 +24,7 @@ from hyla.attention.kernels import small_head
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
-from hyla.attention.kernels.small_plan import Plan, choose_plan
+from hyla.attention.kernels.plans.small import Plan, choose_plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
 from hyla.benchmarks.clock import microseconds, time_both

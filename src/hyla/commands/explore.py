@@ -80,16 +80,16 @@ def explore(
 
 
 def _run_paths(run: str, root: Path) -> list[Path]:
-    """Return the run that is given as a folder or as a name in the store, or those of a folder."""
+    """Return the run that is given as a folder or as a name in the root, or those of a folder."""
     from hyla.explorer.runs import RunFolder
 
     for path in (Path(run), root / run):
         if path.is_dir():
             return [path] if (path / "config.json").exists() else RunFolder(path).paths() or [path]
-    store = RunFolder(root)
-    if named := store.named(run):
+    folder = RunFolder(root)
+    if named := folder.named(run):
         return named
-    names = store.names()
+    names = folder.names()
     known = f"{root} holds {', '.join(names[:5])}" if names else f"{root} holds no runs"
     raise ValueError(
         f"there is no run {run}{nearest(run, names)}; {known}. `hyla train` makes them"

@@ -108,7 +108,7 @@ def reproduce(
     if dry_run:
         return
     with screen:
-        outcome = job.run(screen)
+        outcome = job.run(screen, shares)
     if report and not outcome.submitted and stored_conditions(job.store):
         write_report(job.store, screen.console)
     outcome.check()

@@ -47,7 +47,7 @@ continues where it was, on the same or another number of processes.
 
 For example:
 
-- `hyla train language data/wiki`: a small HYLA model, minutes on a laptop
+- `hyla train language data/wiki`: a small model, minutes on a laptop
 - `hyla train language data/wiki --scale paper --steps 2000 --attention softmax`
 - `torchrun --nproc-per-node 8 -m hyla train language data/c4 --scale paper --strategy fsdp`
 
@@ -147,8 +147,8 @@ def train_task(
     wandb
         Also send metrics to this Weights & Biases project.
     attention
-        hyla, softmax, linear, another row of Table A1, or a plug-in's; hyla.silu has another φ,
-        hyla.rms4 a normalised output.
+        hyla, softmax, linear, another row of Table A1, or a plug-in's; hyla.expected2 is what we
+        recommend for models of your own. hyla.silu has another φ, hyla.rms4 a normalised output.
     """
     grid = {
         "seed": None if seeds is None else list(range(seeds)),

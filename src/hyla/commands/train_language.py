@@ -147,7 +147,8 @@ def train_language(
         nano, mini, paper, small, medium or large.
     attention
         hyla, softmax, linear, or another row of Table A1; hyla.silu has another φ, hyla.rms4 a
-        normalised output.
+        normalised output. On text hyla_residual_minus_rmshead_plus_softmax.rms4 is level with
+        softmax: the smaller scales take it if nothing is said.
     sequence_length
         Tokens of a sequence.
     """

@@ -15,7 +15,7 @@ from hyla.explorer.puzzles import Puzzle
 from hyla.explorer.web import schemas
 from hyla.explorer.web.refusals import NotThereError, RefusedError
 from hyla.latents.capture import run_recorded
-from hyla.latents.geometry import embed
+from hyla.latents.measures.geometry import embed
 from hyla.tasks.base import Batch
 
 INSTANCES = 320

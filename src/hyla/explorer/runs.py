@@ -1,6 +1,6 @@
-"""The runs of a store, to be compared; nothing outside of its folder is ever read.
+"""The runs of a folder, to be compared; nothing outside of it is ever read.
 
-A store may hold anything: whatever is in a folder, it costs little, and takes no other down.
+Such a folder may hold anything: whatever it is, it costs little, and takes no other down.
 """
 
 import json
@@ -29,8 +29,8 @@ _Answer = TypeVar("_Answer", bound=schemas.Answer)
 class RunFolder:
     """The run directories in a folder and in the folders of that (`runs/`, `runs/lab/`).
 
-    A run's id is its path in the store. Only ids that a listing of the store holds are looked at,
-    so a request cannot name anything else; links that lead out of the store are not followed.
+    A run's id is its path in the folder. Only ids that a listing holds are looked at,
+    so a request cannot name anything else; links that lead out of it are not followed.
     """
 
     def __init__(self, root: Path):
@@ -40,7 +40,7 @@ class RunFolder:
         self._curves: Memo[schemas.Curves | str] = Memo(size=20)
 
     def named(self, name: str) -> list[Path]:
-        """Return the runs of this id or folder name; several, if folders of the store share it."""
+        """Return the runs of this id or folder name; several, if folders in it share it."""
         return [path for id, path in sorted(self._paths()) if name in (id, path.name)]
 
     def names(self) -> list[str]:
@@ -70,7 +70,7 @@ class RunFolder:
         """Return everything that a run logged."""
         path = dict(self._paths()).get(id)
         if path is None:
-            raise NotThereError(f"the store has no run {id!r}: see /api/runs")
+            raise NotThereError(f"there is no run {id!r}: see /api/runs")
 
         found = self._curves.get((id, _looks(path)), lambda: _drawing(id, path))
         if isinstance(found, str):

@@ -16,7 +16,7 @@ from typing import Any
 from hyla._files import write_atomically
 from hyla.explorer.packed import shipped_folder
 from hyla.explorer.web import schemas
-from hyla.latents.confidence import wilson_interval
+from hyla.latents.measures.confidence import wilson_interval
 
 _SPLIT = "ood_unpermuted"
 _PAIRS = ("row", "all keys")
@@ -43,7 +43,7 @@ def counted(
 
 
 def _kinds(code: str, *, same_rule: bool, same_operands: bool) -> tuple[str, str | None]:
-    """Return a code's name in `hyla.latents.swaps.CODES`, and that with its heads permuted."""
+    """Return a code's name in `measures.swaps.CODES`, and that with its heads permuted."""
     match code, same_rule:
         case "zero", _:
             return "zero", None

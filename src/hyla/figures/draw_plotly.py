@@ -70,18 +70,25 @@ def figure_html(figure: Figure) -> str:
 
 def write_page(path: Path, title: str, parts: Iterable[tuple[str, Figure]]) -> None:
     """Write headings and figures as one file that needs nothing else, not even a network."""
-    head = (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width'>"
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style>"
-    )
-    body = [f"{plotly_script()}</head><body><h1>{html.escape(title)}</h1>"]
+    body: list[str] = []
     for heading, figure in parts:
         note = f"<p class='note'>{html.escape(figure.note)}</p>" if figure.note else ""
         body += [f"<h2>{html.escape(heading)}</h2>", note]
         body.append(f"<div class='scroll'>{figure_html(figure)}</div>")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join([head, *body, "</body></html>", ""]), encoding="utf-8")
+    path.write_text(page_html(title, body), encoding="utf-8")
+
+
+def page_html(title: str, body: Iterable[str], *, style: str = "", interactive: bool = True) -> str:
+    """Return a whole page; `style` goes over the common one. One without plotly is still."""
+    head = (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width'>"
+        f"<title>{html.escape(title)}</title><style>{_STYLE}{style}</style>"
+    )
+    script = plotly_script() if interactive else ""
+    top = f"{script}</head><body><h1>{html.escape(title)}</h1>"
+    return "\n".join([head, top, *body, "</body></html>", ""])
 
 
 def plotly_script() -> str:
@@ -149,9 +156,9 @@ def _draw_series(panel: Lines | Bars, canvas: Any, place: dict[str, int], shown:
             below, above = one.reach
             shared["error_y"] = {"type": "data", "array": above, "arrayminus": below}
         if isinstance(panel, Bars):
-            trace = graph_objects.Bar(marker={"color": one.colour}, **shared)
+            trace = graph_objects.Bar(marker={"color": _css(one.colour)}, **shared)
         else:
-            line = {"color": one.colour, "dash": "dash" if one.dashed else "solid"}
+            line = {"color": _css(one.colour), "dash": "dash" if one.dashed else "solid"}
             trace = graph_objects.Scatter(mode="lines+markers", line=line, **shared)
         canvas.add_trace(trace, **place)
     canvas.update_yaxes(title_text=panel.y_label, **place)
@@ -187,7 +194,7 @@ def _draw_points(panel: Points, canvas: Any, place: dict[str, int], shown: set[s
             own = [j for j, value in enumerate(panel.values) if value == name]
             if not own:
                 continue  # a trace of nothing would not be in the legend, and keep others out
-            marker = {"size": 4, "color": colour}
+            marker = {"size": 4, "color": _css(colour)}
             options = {"legendgroup": name, "showlegend": name not in shown}
             shown.add(name)
             canvas.add_trace(cloud(own, name=name, marker=marker, **options), **place)
@@ -251,3 +258,12 @@ def _draw_scale(
     colours = "RdBu_r" if signed else "Viridis"
     scale = {"colorscale": colours, "cmin": low, "cmax": high, "colorbar": bar}
     canvas.update_layout({name: scale})
+
+
+def _css(colour: str) -> str:
+    """Return a colour as plotly takes it, any that matplotlib knows: it draws the same figures."""
+    if colour.startswith("#"):
+        return colour
+    from matplotlib.colors import to_hex
+
+    return to_hex(colour)

@@ -9,20 +9,20 @@ instances (`Swaps`), for the models of this package and for those of Hugging Fac
 from hyla.latents.analysis import TABLES, Analysis
 from hyla.latents.capture import record_codes, run_recorded, stream_codes
 from hyla.latents.files import read_codes, write_codes
-from hyla.latents.geometry import (
+from hyla.latents.hypernetworks import ValueNetworks, value_networks
+from hyla.latents.intervene import edited, moved, replaced, zeroed
+from hyla.latents.measures.geometry import (
     cosine_similarities,
     distance_table,
     embedding_table,
     mean_codes,
     sample_codes,
 )
-from hyla.latents.hypernetworks import ValueNetworks, value_networks
-from hyla.latents.intervene import edited, moved, replaced, zeroed
+from hyla.latents.measures.probe import decoding_table
+from hyla.latents.measures.swap_tables import head_table, swap_matrix, swap_table
+from hyla.latents.measures.swaps import CODES, Swaps
 from hyla.latents.observe import Site, UnsupportedModelError
-from hyla.latents.probe import decoding_table
 from hyla.latents.studies import Specimens, Study, study_of
-from hyla.latents.swap_tables import head_table, swap_matrix, swap_table
-from hyla.latents.swaps import CODES, Swaps
 from hyla.latents.table import CodeTable
 
 __all__ = [

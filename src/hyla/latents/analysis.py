@@ -9,17 +9,17 @@ from torch import nn
 from hyla._errors import nearest
 from hyla.latents._optional import required
 from hyla.latents.capture import record_codes
-from hyla.latents.geometry import (
+from hyla.latents.measures.geometry import (
     cosine_similarities,
     distance_table,
     embedding_table,
     mean_codes,
     sample_codes,
 )
-from hyla.latents.probe import decoding_table
+from hyla.latents.measures.probe import decoding_table
+from hyla.latents.measures.swap_tables import head_table, swap_matrix, swap_table
+from hyla.latents.measures.swaps import Swaps
 from hyla.latents.studies import Study
-from hyla.latents.swap_tables import head_table, swap_matrix, swap_table
-from hyla.latents.swaps import Swaps
 from hyla.latents.table import CodeTable
 
 if TYPE_CHECKING:

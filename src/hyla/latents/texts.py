@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hyla.latents.geometry import cosine_similarities, distance_table, embedding_table
+from hyla.latents.measures.geometry import cosine_similarities, distance_table, embedding_table
 from hyla.latents.table import CodeTable
 
 if TYPE_CHECKING:

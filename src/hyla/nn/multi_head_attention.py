@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from hyla._errors import check_positive
 from hyla.attention import AttentionSpec, attention, resolve_spec
 from hyla.attention.api import without_masked_keys
-from hyla.attention.chunking import and_causal
 from hyla.attention.pairs import as_pairs
+from hyla.attention.paths.chunking import and_causal
 from hyla.attention.precision import autocast_kind
 from hyla.attention.reference import value_network
 from hyla.attention.validation import check_backend

@@ -55,7 +55,7 @@ def task_class(name: object) -> type[Task]:
     if not isinstance(name, str) or name not in _TASKS:
         names = task_names()
         if not isinstance(name, str) or name not in names:
-            raise ValueError(
+            raise _plugins.PluginError(
                 f"{name!r} is unknown{nearest(name, names)}; choose from {names}, or name the "
                 "plug-in that registers it: --plugin FILE.py, or HYLA_PLUGINS=FILE.py"
             )

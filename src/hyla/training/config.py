@@ -19,8 +19,10 @@ import torch
 import yaml
 
 from hyla._errors import nearest
+from hyla._plugins import PluginError
 from hyla.nn import TransformerConfig
 from hyla.tasks import Task, task_class
+from hyla.training.identity import own_preset, without_own_preset
 from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
@@ -111,12 +113,7 @@ class TrainConfig:
                 del tree["task"][field.name]
         # Which implementation computes does not change what is computed.
         del tree["model"]["backend"]
-        if not isinstance(tree["model"]["attention"], str):
-            raise ValueError(
-                "a run is identified by its config: name model.attention as a preset "
-                "instead of passing an AttentionSpec"
-            )
-        return tree
+        return tree | own_preset(self.model.attention)
 
     def __reduce__(self):
         """Pickle the task's settings by name and value: its plug-in is imported where it is read.
@@ -164,8 +161,8 @@ def _task_class(name: object, where: str) -> type[Task]:
     """Return the task of a name that stood in the setting `where`."""
     try:
         return task_class(name)
-    except ValueError as error:
-        raise ValueError(f"{where} {error}") from None
+    except PluginError as error:
+        raise PluginError(f"{where} {error}") from None
 
 
 def read_settings(path: Path, *, example: str) -> dict[str, Any]:
@@ -208,12 +205,13 @@ def config_from_tree(tree: Mapping[str, Any]) -> TrainConfig:
     for key in derived:
         if key in model:
             raise ValueError(f"model.{key} follows from the task; leave it out")
+    shape = build_settings(TransformerConfig, model | derived, "model")
     return build_settings(
         TrainConfig,
-        tree
+        without_own_preset(tree, shape.attention)
         | {
             "task": task,
-            "model": build_settings(TransformerConfig, model | derived, "model"),
+            "model": shape,
             "members": members_from_tree(tree.get("members", ())),
             "evaluation": build_settings(Evaluation, tree.get("evaluation", {}), "evaluation"),
         },

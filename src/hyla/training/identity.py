@@ -9,15 +9,21 @@ A run's directory is a place: its name is the `fingerprint` of the whole config 
 ``config.json``, how it is watched included, since the metrics that lie there depend on that.
 """
 
+import ast
 import dataclasses
 import hashlib
+import inspect
 import json
+import textwrap
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
+
+from hyla.attention.spec import AttentionSpec, is_own_preset, resolve_spec
 
 if TYPE_CHECKING:
     from hyla.training.config import TrainConfig
 
+OWN_PRESET = "own_preset"
 WATCHED = ("evaluation", "log_every")
 """Settings of how often, and on what, a run is looked at: they change no model."""
 # What computes attention changes no numbers.
@@ -41,13 +47,54 @@ def fingerprint(tree: Mapping[str, Any]) -> str:
 
 def computed(config: "TrainConfig") -> dict[str, Any]:
     """Return what all models of a method have in common: the canonical tree of their settings."""
-    return {
+    tree = {
         field.name: _without_defaults(
             getattr(config, field.name), but=_IMPLEMENTATION if field.name == "model" else ()
         )
         for field in dataclasses.fields(config)
         if field.name not in ("members", *WATCHED)
     }
+    return tree | own_preset(config.model.attention)
+
+
+def own_preset(attention: str | AttentionSpec) -> dict[str, str]:
+    """Return what a tree holds beside the name of somebody's own preset: a hash of its meaning.
+
+    A spec that was changed under its old name is another method, and its runs are others. Of a
+    function counts what stands in it, comments aside, and not what it calls.
+    """
+    if not isinstance(attention, str):
+        raise ValueError(
+            "a run is identified by its config: name model.attention as a preset instead of "
+            "passing an AttentionSpec"
+        )
+    if not is_own_preset(attention):
+        return {}
+    spec = resolve_spec(attention)
+    parts = (spec.value, *map(_spelled_out, (*spec.normalisation_steps, spec.phi)))
+    return {OWN_PRESET: fingerprint({"spec": [*parts, spec.output, spec.gain]})[:12]}
+
+
+def without_own_preset(tree: Mapping[str, Any], attention: str) -> dict[str, Any]:
+    """Return the rest of a run's tree; a ValueError if the preset is not what it was then."""
+    if OWN_PRESET in tree and tree[OWN_PRESET] != own_preset(attention).get(OWN_PRESET):
+        raise ValueError(
+            f"the preset {attention!r} is not the one that this run was trained with: its spec has "
+            "changed since; give the new one another name, and load the plug-in with the old one"
+        )
+    return {name: value for name, value in tree.items() if name != OWN_PRESET}
+
+
+def _spelled_out(part: Any) -> str:
+    if not callable(part):
+        return part
+    kind = part if inspect.isroutine(part) else type(part)
+    try:
+        text = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(kind))))
+    except (OSError, TypeError, SyntaxError):  # of C, or a lambda in the midst of a line
+        text = kind.__qualname__
+    settings = "" if kind is part or " at 0x" in repr(part) else repr(part)
+    return f"{text}{settings}"
 
 
 def method_key(config: "TrainConfig") -> str:

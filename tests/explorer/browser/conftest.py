@@ -27,7 +27,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     for attention in ("hyla", "softmax"):
         train(config_of("fuzzy", attention=attention), root=root, device="cpu")
@@ -36,8 +36,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def address(browser: Browser, store: Path) -> Iterator[str]:
-    with serving(build_app(open_gallery([]), RunFolder(store), Access())) as address:
+def address(browser: Browser, run_folder: Path) -> Iterator[str]:
+    with serving(build_app(open_gallery([]), RunFolder(run_folder), Access())) as address:
         yield address
 
 

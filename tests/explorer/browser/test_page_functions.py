@@ -142,9 +142,9 @@ def test_lines_have_the_colour_of_their_attention_and_differ(desk: Visit):
 
 
 def test_an_unfinished_run_says_how_far_it_is_and_a_bad_start_does_not_hide_it(
-    desk: Visit, store: Path, tmp_path: Path
+    desk: Visit, run_folder: Path, tmp_path: Path
 ):
-    run = next(store.glob("fuzzy-hyla-*"))
+    run = next(run_folder.glob("fuzzy-hyla-*"))
     shutil.copytree(run, tmp_path / "young")
     (tmp_path / "young" / "finished.json").unlink()
     (tmp_path / "young" / "metrics.jsonl").write_text(
@@ -166,4 +166,4 @@ def test_an_empty_store_says_how_to_fill_it(desk: Visit, tmp_path):
     app = build_app(open_gallery([]), RunFolder(tmp_path), Access())
     with serving(app) as desk.address:
         page = desk.open("#/compare")
-        expect(page.get_by_text("There are no runs in the store yet")).to_be_visible()
+        expect(page.get_by_text("There are no runs in the folder yet")).to_be_visible()

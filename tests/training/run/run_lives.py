@@ -187,7 +187,7 @@ class _Moments:
             elif changes and str(path).startswith(self._root):
                 self._pass("change")  # a full disk is no obstacle to removing
 
-        Path.open = open_counted
+        setattr(Path, "open", open_counted)  # noqa: B010, of the type that pathlib says
         os.fsync = sync_counted
         sys.addaudithook(audited)
 

@@ -1,4 +1,4 @@
-"""Biases and their gradients in the order in which `small_head.cu` walks over them."""
+"""Biases and their gradients in the order in which `small_head_walk.cuh` walks over them."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hyla.attention.kernels.small_plan import WARP, Plan
+from hyla.attention.kernels.plans.small import WARP, Plan
 
 # BIAS_GRADIENT of the source: none; a slab for each batch element; one for each warp, summed in a
 # fixed order; or a common one, added to atomically.

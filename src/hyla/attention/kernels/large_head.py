@@ -16,13 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hyla.attention.kernels import nvrtc, plain_plan, softmax_rows, tensor_core_plan
+from hyla.attention.kernels import nvrtc, softmax_rows
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import NORMALISATIONS, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.output_stage import Output, describe
-from hyla.attention.kernels.plain_plan import PlainPlan
-from hyla.attention.kernels.tensor_core_plan import TensorCorePlan
+from hyla.attention.kernels.plans import plain, tensor_core
+from hyla.attention.kernels.plans.plain import PlainPlan
+from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
 from hyla.attention.kernels.tensors import (
     Tensor4,
     aligned,
@@ -104,7 +105,7 @@ def _why_too_large(
     index: int | None,
 ) -> str | None:
     device = torch.device(kind if index is None else f"{kind}:{index}")
-    if capability(device) < plain_plan.CAPABILITY:
+    if capability(device) < plain.CAPABILITY:
         return "it needs compute capability 8.0 (Ampere) or newer"
     for name in passes:
         if _first_plan(name, heads, _padded(width), dtype, device) is None:
@@ -227,9 +228,9 @@ def choose_plan(pass_name: str, q: Tensor) -> Plan:
 def _first_plan(
     pass_name: str, heads: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> Plan | None:
-    candidates = plain_plan.plans(pass_name, heads, width)
-    if dtype in tensor_core_plan.DTYPES and capability(device) >= tensor_core_plan.CAPABILITY:
-        candidates = (*tensor_core_plan.plans(pass_name, heads, width), *candidates)
+    candidates = plain.plans(pass_name, heads, width)
+    if dtype in tensor_core.DTYPES and capability(device) >= tensor_core.CAPABILITY:
+        candidates = (*tensor_core.plans(pass_name, heads, width), *candidates)
     room = _shared_memory(device) + _RESERVED
     for plan in candidates:
         if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + _RESERVED) <= room:

@@ -1,4 +1,4 @@
-"""Head-mixing attention for many small heads, fused: the host side of `small_head.cu`.
+"""Head-mixing attention for many small heads, fused: the host side of `cuda/small_head*`.
 
 `forward` and `backward` neither check nor differentiate: `why_unsupported` says what they can take,
 `ops` registers them with torch.
@@ -15,7 +15,7 @@ from hyla.attention.kernels import bias_tiles, nvrtc
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import read_sources
 from hyla.attention.kernels.output_stage import Output, describe
-from hyla.attention.kernels.small_plan import (
+from hyla.attention.kernels.plans.small import (
     WARP,
     Plan,
     choose_plan,
@@ -31,7 +31,11 @@ MAX_ROW = 2048  # H · D: beyond it a lane's share of the heads no longer fits i
 VALUES = ("hidden", "linear", "residual")
 NORMALISATIONS = ("none", "rms_head", "softmax")
 
-_PASSES = {"forward": 0, "query": 1, "key": 2}
+_PASSES = {"forward": 0, "query": 1, "key": 2}  # a source each, after these:
+_SHARED_SOURCES = (
+    *("phi.cuh", "output.cuh"),
+    *("small_head.cuh", "small_head_pairs.cuh", "small_head_walk.cuh"),
+)
 
 
 @dataclass(frozen=True)
@@ -271,6 +275,6 @@ def _launch(
         tiled_bias = bias_tiles.tile_bias(call.bias, plan.rows, own_keys=pass_name == "key")
         arguments.bias = tiled_bias.data_ptr()
     macros = _macros(pass_name, plan, call, list(operands.values()), mode)
-    source = read_sources("phi.cuh", "output.cuh", "small_head.cu")
+    source = read_sources(*_SHARED_SOURCES, f"small_head_{pass_name}.cu")
     kernel = load_kernel(source, "small_head", macros, first.device)
     kernel.launch(blocks, plan.threads, arguments)

@@ -45,7 +45,7 @@ _Layer = Annotated[int, Query(ge=0, le=1000, description="Number of a layer, fro
 _Token = Annotated[int | None, Query(ge=0, le=100_000, description="Position of a token, from 0.")]
 
 
-def build_app(gallery: Gallery, store: RunFolder, access: Access) -> ASGIApp:
+def build_app(gallery: Gallery, folder: RunFolder, access: Access) -> ASGIApp:
     """Return the application for these models and runs."""
     app = FastAPI(
         title="hyla explorer",
@@ -54,7 +54,7 @@ def build_app(gallery: Gallery, store: RunFolder, access: Access) -> ASGIApp:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(_api(gallery, store))
+    app.include_router(_api(gallery, folder))
     _serve_page(app)
     app.add_exception_handler(RefusedError, _refusal)
     app.add_exception_handler(RequestValidationError, _malformed)
@@ -64,7 +64,7 @@ def build_app(gallery: Gallery, store: RunFolder, access: Access) -> ASGIApp:
     return Guard(Admission(app), access)
 
 
-def _api(gallery: Gallery, store: RunFolder) -> APIRouter:
+def _api(gallery: Gallery, folder: RunFolder) -> APIRouter:
     api = APIRouter(prefix="/api", responses=_REASONS)
     atlases = codes.Atlases()
 
@@ -77,7 +77,7 @@ def _api(gallery: Gallery, store: RunFolder) -> APIRouter:
             models=models,
             sraven=next((model.sraven for model in models if model.sraven), None),
             fuzzy=next((model.fuzzy for model in models if model.fuzzy), None),
-            has_runs=store.has_runs(),
+            has_runs=folder.has_runs(),
         )
 
     @api.get("/sraven/instance")
@@ -153,13 +153,13 @@ def _api(gallery: Gallery, store: RunFolder) -> APIRouter:
 
     @api.get("/runs")
     def runs() -> schemas.Runs:
-        """The runs of the store."""
-        return store.runs()
+        """The runs of the folder."""
+        return folder.runs()
 
     @api.get("/curves")
     def curves(run: Annotated[str, Query(min_length=1, max_length=400)]) -> schemas.Curves:
         """The metrics of a run along its training."""
-        return store.curves(run)
+        return folder.curves(run)
 
     return api
 

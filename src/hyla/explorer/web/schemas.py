@@ -351,7 +351,7 @@ class FunctionSlice(Answer):
 
 
 class Run(Answer):
-    """A run of the store."""
+    """A run of the folder."""
 
     id: str
     name: str
@@ -373,7 +373,7 @@ class SkippedRun(Answer):
 
 
 class Runs(Answer):
-    """What the store holds."""
+    """What the folder holds."""
 
     runs: list[Run]
     skipped: list[SkippedRun]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from hyla.attention.chunking import and_causal
+from hyla.attention.paths.chunking import and_causal
 from hyla.integrations.transformers.additive import read_additive
 
 # Arguments that change what attention computes, and that the family has no counterpart for.

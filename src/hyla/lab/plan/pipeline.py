@@ -182,14 +182,14 @@ class Job(Launch, ABC):
         """Return the populations, each as it is now."""
         return plan(self.methods, self.root, self.max_population)
 
-    def run(self, watch: Watch) -> Outcome:
-        """Train what is missing, and collect what is finished.
+    def run(self, watch: Watch, shares: Sequence[Share] | None = None) -> Outcome:
+        """Train what is missing, and collect what is finished; `shares` is a plan just made.
 
         What failed, is busy, or was stopped, the outcome says: see `Outcome.check`.
         """
         self.check_device()
         deadline = time.monotonic() + (math.inf if self.max_seconds is None else self.max_seconds)
-        outcome = Outcome(shares=self.plan())
+        outcome = Outcome(shares=self.plan() if shares is None else shares)
         unfinished = [share for share in outcome.shares if not share.finished]
         if unfinished and self.launcher == "slurm":
             found = self._train_on_slurm(unfinished, watch)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyla._errors import install_command
+from hyla.figures.draw_plotly import figure_html, page_html
 from hyla.figures.drawing import Table
 from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED, STATUSES, Verdict
 from hyla.lab.report.sections import Section, beyond_the_paper, build, counts, missing
@@ -39,14 +40,10 @@ _SMOKE = (
 _MISSING = "Not measured at paper scale and length"
 _COLOURS = {REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e", NO_VERDICT: "#777"}
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em;
-       color: #222; }
-h1 { font-size: 1.5em } h3 { margin-top: 2em }
-h2 { margin-top: 2.5em; border-bottom: 2px solid #ddd }
+h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid #ddd } h3 { margin-top: 2em }
 table { border-collapse: collapse; font-size: 13px; margin: .8em 0 }
 th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid #eee;
          vertical-align: top }
-.note, .origin { color: #666; font-size: 13px } .scroll { overflow-x: auto }
 .status { color: #fff; border-radius: 3px; padding: 0 .5em; white-space: nowrap }
 img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer; color: #555 }
 """
@@ -162,17 +159,7 @@ def _html(
         interactive = False
     else:
         interactive = True
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width'>",
-        f"<title>{html.escape(_TITLE)}</title><style>{_STYLE}</style>",
-    ]
-    if interactive:
-        from hyla.figures.draw_plotly import plotly_script
-
-        parts.append(plotly_script())
-    parts.append(f"</head><body><h1>{html.escape(_TITLE)}</h1>")
-    parts += [f"<p>{_html_text(_INTRODUCTION)}</p>", _html_list(_TERMS)]
+    parts = [f"<p>{_html_text(_INTRODUCTION)}</p>", _html_list(_TERMS)]
     for heading, own in _by_heading(sections).items():
         parts.append(f"<h2>{html.escape(heading)}</h2>")
         names = " · ".join(f"<a href='#{_anchor(s)}'>{s.experiment.name}</a>" for s in own)
@@ -181,7 +168,7 @@ def _html(
             parts += _html_section(section, figures, store, interactive)
     if left_out := _missing_lines(sections):
         parts += [f"<h2>{_MISSING}</h2>", _html_list(left_out)]
-    return "\n".join([*parts, "</body></html>", ""])
+    return page_html(_TITLE, parts, style=_STYLE, interactive=interactive)
 
 
 def _html_text(text: str) -> str:
@@ -207,8 +194,6 @@ def _html_section(
     if section.verdicts:
         parts.append(_html_verdicts(section.verdicts))
     if section.figure is not None and interactive:
-        from hyla.figures.draw_plotly import figure_html
-
         parts.append(f"<div class='scroll'>{figure_html(section.figure)}</div>")
     elif section.figure_path in figures:
         data = base64.b64encode((store / figures[section.figure_path]).read_bytes()).decode()
@@ -222,7 +207,7 @@ def _html_section(
             f"<details><summary>Every method: scores, picked hyper-parameters</summary>"
             f"{_html_table(section.models)}</details>"
         )
-    parts.append(f"<p class='origin'>{html.escape(section.origin)}</p>")
+    parts.append(f"<p class='note'>{html.escape(section.origin)}</p>")
     return parts
 
 

@@ -61,7 +61,7 @@ class SravenConfig:
             _plugins.load()
         for name in self.rules:
             if name not in RULES:
-                raise ValueError(
+                raise _plugins.PluginError(
                     f"rules: {name!r} is not one of {', '.join(RULES)}{nearest(name, RULES)}; the "
                     "plug-in that registers one of your own is named by --plugin FILE.py"
                 )

@@ -14,6 +14,7 @@ from hyla.nn import TransformerConfig
 from hyla.nn.decoders import decoder_config
 from hyla.tasks.language import Corpus, CorpusError, Windows
 from hyla.training.config import SCALES, build_settings, read_preset, settings_by_name
+from hyla.training.identity import own_preset, without_own_preset
 from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
@@ -84,12 +85,7 @@ class LanguageConfig:
         tree = dataclasses.asdict(self)
         for name in (*DERIVED_FROM_CORPUS, "backend"):
             del tree["model"][name]
-        if not isinstance(tree["model"]["attention"], str):
-            raise ValueError(
-                "a run is identified by its config: name model.attention as a preset "
-                "instead of passing an AttentionSpec"
-            )
-        return {"task_name": "language", **tree}
+        return {"task_name": "language", **tree, **own_preset(self.model.attention)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,12 +177,13 @@ def check_corpus(config: LanguageConfig, corpus: Corpus) -> None:
 
 
 def _built(tree: dict[str, Any], model: dict[str, Any]) -> LanguageConfig:
+    shape = build_settings(TransformerConfig, model, "model")
     parts = {
-        "model": build_settings(TransformerConfig, model, "model"),
+        "model": shape,
         "member": build_settings(Member, tree.get("member", {}), "member"),
         "evaluation": build_settings(LanguageEvaluation, tree.get("evaluation", {}), "evaluation"),
     }
-    return build_settings(LanguageConfig, tree | parts, "")
+    return build_settings(LanguageConfig, without_own_preset(tree, shape.attention) | parts, "")
 
 
 def _follow_embedding(model: dict[str, Any]) -> dict[str, Any]:

@@ -359,8 +359,10 @@ class _Loop:
         ]
 
         def finish(run: RunDirectory) -> dict[str, Any] | None:
-            # A process killed after this point has left the record, with the same numbers.
-            if not any(metrics.keys() <= record.keys() for record in run.metrics()[-1:]):
+            # A process killed after this point has left the record, with the same numbers. One with
+            # a training loss is that of a usual evaluation, on which a run may end early.
+            last = [record for record in run.metrics()[-1:] if "loss" not in record]
+            if not any(metrics.keys() <= record.keys() for record in last):
                 self._log(run, metrics)
             run.finish(
                 {

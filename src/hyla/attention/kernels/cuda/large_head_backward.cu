@@ -284,7 +284,7 @@ DEVICE void code_gradient(Memory &memory, const Half *upstream) {
 }
 
 DEVICE float in_range(float x) {  // bf16 has the range of float32
-    return KIND == 1 ? fminf(fmaxf(x, -65504.f), 65504.f) : x;
+    return KIND == 1 && x == x ? fminf(fmaxf(x, -65504.f), 65504.f) : x;
 }
 
 DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s, int first_query,

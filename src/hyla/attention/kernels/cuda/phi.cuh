@@ -26,7 +26,7 @@ DEVICE Activation activate(float x) {
 #if PHI == PHI_IDENTITY
     return {x, 1.f};
 #elif PHI == PHI_RELU
-    return {fmaxf(x, 0.f), x > 0.f ? 1.f : 0.f};
+    return {x <= 0.f ? 0.f : x, x <= 0.f ? 0.f : 1.f};  // NaN goes through, as in torch
 #elif PHI == PHI_GELU_TANH  // (1 + tanh u) / 2 = sigmoid(2u)
     const float doubled_root = 1.5957691216057308f;  // 2 √(2/π)
     const float gate = sigmoid(doubled_root * x * (1.f + 0.044715f * x * x));

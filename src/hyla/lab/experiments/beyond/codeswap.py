@@ -15,7 +15,7 @@ from hyla.lab.experiments.shared.latent_measurements import (
 )
 from hyla.lab.experiments.shared.latent_panels import methods_in, rows_of, seeds_in
 from hyla.lab.experiments.shared.panels import label_of
-from hyla.latents.confidence import wilson_interval
+from hyla.latents.measures.confidence import wilson_interval
 from hyla.results.runs import Row
 from hyla.results.selection import Estimate, estimate
 from hyla.results.tables import Results

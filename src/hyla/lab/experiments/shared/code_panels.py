@@ -15,7 +15,7 @@ from hyla.figures.drawing import (
     Series,
 )
 from hyla.lab.experiments.shared.panels import series
-from hyla.latents.swaps import CODES
+from hyla.latents.measures.swaps import CODES
 from hyla.results.runs import Row
 from hyla.results.selection import Estimate, estimate
 from hyla.tasks.sraven.rules import PAPER_RULES

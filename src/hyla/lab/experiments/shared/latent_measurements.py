@@ -13,16 +13,16 @@ import numpy as np
 from hyla.lab.grids import METHODS, sweep
 from hyla.lab.measuring import Measurement, Measuring
 from hyla.latents.analysis import Analysis
-from hyla.latents.geometry import (
+from hyla.latents.measures.geometry import (
     cosine_similarities,
     distance_table,
     embedding_table,
     mean_codes,
     sample_codes,
 )
-from hyla.latents.probe import decoding_table
-from hyla.latents.swap_tables import swap_matrix, swap_table
-from hyla.latents.swaps import Swaps
+from hyla.latents.measures.probe import decoding_table
+from hyla.latents.measures.swap_tables import swap_matrix, swap_table
+from hyla.latents.measures.swaps import Swaps
 from hyla.results.csv_table import rows_of_frame
 from hyla.results.runs import Row
 from hyla.results.subjects import Subject

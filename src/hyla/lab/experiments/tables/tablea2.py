@@ -5,7 +5,7 @@ from hyla.lab.claims import Verdict, agrees, share
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import Measurement, Measuring
 from hyla.lab.paper import TABLE_A2
-from hyla.latents.confidence import wilson_interval
+from hyla.latents.measures.confidence import wilson_interval
 from hyla.results.runs import Row
 from hyla.results.selection import Estimate
 from hyla.results.tables import Results

@@ -1,4 +1,4 @@
-// Runs of the store beside each other: their curves, and how well they do on what they never saw.
+// Runs of the folder beside each other: their curves, and how well they do on what they never saw.
 
 import { get, serial } from "../api.js";
 import { chart, draw } from "../charts.js";
@@ -220,7 +220,7 @@ function chosenRuns(state, runs) {
   return (state.runs ? named : first).slice(0, MAX_CHOSEN);
 }
 
-/** Those that it names and the store does not have. */
+/** Those that it names and the folder does not have. */
 function absentRuns({ runs: named }, runs) {
   const wanted = (named ?? "").split(",").filter((id) => id && id !== NO_RUNS);
   return wanted.filter((id) => runs.every((run) => run.id !== id));
@@ -286,7 +286,7 @@ function emptyStore() {
   return h(
     "p",
     { class: "notice" },
-    "There are no runs in the store yet. ",
+    "There are no runs in the folder yet. ",
     h("code", {}, "hyla demo"),
     " trains three small ones in minutes; ",
     h("code", {}, "hyla explore --root FOLDER"),

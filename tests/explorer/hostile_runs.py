@@ -1,4 +1,4 @@
-"""Folders that look like runs and are none: what a store may hold, by accident or by malice."""
+"""Folders that look like runs and are none: what lies among runs, by accident or by malice."""
 
 import json
 import os

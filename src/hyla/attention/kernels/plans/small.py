@@ -1,4 +1,4 @@
-"""How `small_head.cu` is laid out on the machine: teams of lanes, and what one load takes."""
+"""How `small_head.cuh` is laid out on the machine: teams of lanes, and what one load takes."""
 
 import math
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hyla.latents._optional import required
-from hyla.latents.swaps import Swaps
+from hyla.latents.measures.swaps import Swaps
 
 if TYPE_CHECKING:
     import pandas

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from hyla.latents._optional import required
-from hyla.latents.confidence import bootstrap_intervals
+from hyla.latents.measures.confidence import bootstrap_intervals
 from hyla.latents.table import CodeTable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One odd folder in the store: it is listed with what is wrong, and takes nothing else down."""
+"""One odd folder among the runs: it is listed with what is wrong, and takes nothing else down."""
 
 import itertools
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from explorer_fixtures import client_of
-from hostile_store import add_hostile_folders, add_run
+from hostile_runs import add_hostile_folders, add_run
 
 from hyla.explorer import curves
 from hyla.explorer.runs import RunFolder
@@ -58,14 +58,14 @@ def test_their_curves_are_drawn_or_refused_with_a_reason(gallery, hostile):
 
 def test_a_run_is_read_again_once_it_has_changed(tmp_path):
     run = add_run(tmp_path / "young")
-    store = RunFolder(tmp_path)
-    assert [one.step for one in store.runs().runs] == [3]
+    folder = RunFolder(tmp_path)
+    assert [one.step for one in folder.runs().runs] == [3]
     with (run / "metrics.jsonl").open("a") as log:
         log.write('{"step": 4, "loss": [0.5]}\n')
-    assert [one.step for one in store.runs().runs] == [4]
-    assert store.curves("young").series["loss"].steps == [1, 2, 3, 4]
+    assert [one.step for one in folder.runs().runs] == [4]
+    assert folder.curves("young").series["loss"].steps == [1, 2, 3, 4]
     (run / "metrics.jsonl").unlink()
-    assert [one.id for one in store.runs().skipped] == ["young"]
+    assert [one.id for one in folder.runs().skipped] == ["young"]
 
 
 def test_of_a_long_log_only_the_end_is_read_for_the_list(tmp_path):

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from hyla._errors import nearest
 from hyla.latents.capture import run, run_recorded
-from hyla.latents.confidence import wilson_interval
 from hyla.latents.intervene import edited, moved, replaced
+from hyla.latents.measures.confidence import wilson_interval
 from hyla.latents.observe import CodeEdit
 from hyla.latents.studies import Study
 

@@ -1,0 +1,1 @@
+"""How a kernel divides its work: threads, tiles, shared memory."""
