@@ -1,5 +1,7 @@
 """Tests in three layers, each from the same random state and on one thread."""
 
+import subprocess
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -45,3 +47,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]):
 @pytest.fixture(autouse=True)
 def _same_random_numbers():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk small enough to fill."""
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"cannot mount a tmpfs: {error}")
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)

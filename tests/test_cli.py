@@ -25,6 +25,9 @@ def _train(root: Path, *arguments: str) -> int:
     return main(["train", "fuzzy", "--scale", "smoke", "--root", str(root), *arguments])
 
 
+_AS_TEXT = {"capture_output": True, "text": True, "timeout": 300}
+
+
 def _only_run(root: Path) -> StoredRun:
     [run] = read_runs(root)
     return run
@@ -103,8 +106,15 @@ def test_help_of_train_teaches(capsys):
         (["train", "sravn"], "did you mean 'sraven'?"),
         (["train", "langage"], "did you mean 'language'?); choose from fuzzy, sraven, language"),
         (["train", "fuzzy", "--scale", "lapto"], "did you mean 'laptop'?"),
-        (["train", "fuzzy", "--sedes", "3"], "Did you mean --seeds?"),
-        (["train", "fuzzy", "--model.num-layer", "3"], "Did you mean --model.num-layers?"),
+        (["train", "fuzzy", "--sedes", "3"], "did you mean '--seeds'?"),
+        (["train"], "say what to train on: fuzzy, sraven, language"),
+        (["train", "fuzzy", "--steps", "1.5"], "1.5"),
+        (["train", "fuzzy", "--seeds", "1.7"], "1.7"),
+        (["train", "fuzzy", "--warmup-steps", "10", "2.5"], "2.5"),
+        (["train", "fuzzy", "--model.num-layers", "1.5"], "1.5"),
+        (["reproduce", "fig2c", "--seeds", "0.9"], "0.9"),
+        (["train", "fuzzy", "--model.num-layer", "3"], "did you mean '--model.num-layers'?"),
+        (["train", "fuzzy", "--model.phi", "silu"], "as in --attention hyla.silu"),
         (["train", "fuzzy", "--attention", "hylla"], "did you mean 'hyla'?"),
         (
             ["train", "fuzzy", "--precision", "bf61"],
@@ -280,3 +290,21 @@ def test_busy_run_is_left_alone(tmp_path: Path, capsys):
     with RunDirectory.open(tmp_path, run_name(config), json.loads(json.dumps(config.to_tree()))):
         assert _train(tmp_path) == FAILURE
     assert "is being trained by process" in capsys.readouterr().err
+
+
+def test_a_whole_number_may_have_a_point(tmp_path: Path):
+    assert _train(tmp_path, "--steps", "2.0") == 0
+    assert _only_run(tmp_path).config["steps"] == 2
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback():
+    command = f"{sys.executable} -m hyla doctor --json | true"
+    done = subprocess.run(["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"], **_AS_TEXT)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_wandb_on_a_finished_run_says_that_it_records_nothing(tmp_path: Path, capsys):
+    assert _train(tmp_path) == 0
+    capsys.readouterr()
+    assert _train(tmp_path, "--tensorboard") == 0
+    assert "is finished: --tensorboard records steps while" in capsys.readouterr().err

@@ -120,7 +120,7 @@ def test_a_model_of_ours_from_a_folder(tmp_path, capsys):
     assert read_codes(out / "model" / "codes.parquet").codes.shape[1] == 4
 
 
-def test_a_model_saved_with_our_attention_loads_and_says_what_is_missing(tmp_path):
+def test_a_model_saved_with_our_attention_loads_and_shows_its_codes(tmp_path):
     """In a process of its own, in which nobody has registered the name before."""
     import transformers
     from tiny_pretrained import save_pretrained
@@ -133,8 +133,23 @@ def test_a_model_saved_with_our_attention_loads_and_says_what_is_missing(tmp_pat
     transformers.AutoModel.from_config(config, attn_implementation="hyla").save_pretrained(folder)
     command = ["-m", "hyla", "latents", f"hf:{folder}", "--text", *TEXTS, "--out", str(tmp_path)]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert "GPT2Model attends by 'hyla', whose codes it does not show" in done.stderr
+    assert done.returncode == 0, done.stderr
+    codes = read_codes(tmp_path / "model" / "codes.parquet").codes
+    assert codes.min() < 0  # RMSHead's, not softmax's
+
+
+def test_of_a_folder_those_runs_that_can_be_looked_into(run, tmp_path, capsys):
+    empty = run.parent / "sraven-without-checkpoint"
+    empty.mkdir()
+    (empty / "config.json").write_bytes((run / "config.json").read_bytes())
+    options = ["--figure", "mean_codes", "--instances", "64", "--out", str(tmp_path)]
+    try:
+        assert main(["latents", str(run.parent), *options]) == 0
+    finally:
+        (empty / "config.json").unlink()
+        empty.rmdir()
+    assert "left out:" in capsys.readouterr().out
+    assert [path.parent.name for path in tmp_path.glob("*/latents.html")] == [run.name]
 
 
 def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
@@ -148,7 +163,7 @@ def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
-        (["latents", "{tmp}/nothing"], 1, "is not a run directory: it does not exist"),
+        (["latents", "{tmp}/nothing"], 2, "there is no run"),
         (["latents", "{run}", "--figure", "swps"], 2, "did you mean 'swaps'"),
         (["latents", "{run}", "--pairs", "rows"], 2, "did you mean 'row'"),
         (["latents", "{run}", "--member", "3"], 1, "there is no member 3"),

@@ -17,7 +17,9 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError):  # writing and syncing do not say what could not be written
+            error.filename = str(path)
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)

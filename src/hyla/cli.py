@@ -4,15 +4,18 @@ Each subcommand is one function in a module of `hyla.commands`, imported when it
 --help` does not wait for PyTorch.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnknownOptionError
 
 from hyla import __version__, _plugins
+from hyla.commands.shared.parsing import check_whole_numbers, unknown_option
 
 _USAGE_ERROR = 2
 _CTRL_C = 130
+_NOBODY_READS = 1  # as where rich meets the closed pipe
 
 _INTRO = """Attention as a hypernetwork: train, compare and take apart the paper's models.
 
@@ -47,17 +50,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if plugins:
             _plugins.ask_for(plugins)
             _plugins.load()
-        return _app(asked_for=arguments[0] if arguments else "")(arguments) or 0
+        code = _app(asked_for=arguments[0] if arguments else "")(arguments) or 0
+        sys.stdout.flush()  # here, where a closed pipe is answered, and not at the very end
+        return code
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NOBODY_READS
+    except UnknownOptionError as error:
+        message, code = unknown_option(error), _USAGE_ERROR
     except CycloptsError as error:
         message, code = str(error), _USAGE_ERROR
     except KeyboardInterrupt:  # where nothing had to be saved first, such as while importing
         message, code = "stopped", _CTRL_C
     except Exception as error:
-        from hyla.commands.shared.exits import exit_code
+        from hyla.commands.shared.exits import explanation
 
-        message, code = str(error), exit_code(error)
-        if code is None:
+        explained = explanation(error)
+        if explained is None:
             raise
+        message, code = explained
     print(f"hyla: {message}", file=sys.stderr)
     return code
 
@@ -86,6 +97,7 @@ def _app(asked_for: str) -> App:
         version=__version__,
         # `--lr 1e-3 3e-4` instead of `--lr 1e-3 --lr 3e-4`; an empty list is never meant.
         default_parameter=Parameter(consume_multiple=True, negative_iterable=()),
+        config=check_whole_numbers,
         exit_on_error=False,
         print_error=False,
         result_action="return_value",

@@ -76,13 +76,13 @@ def test_runs_that_cannot_be_explored(started, root, tmp_path, capsys):
     (text / "config.json").write_text('{"task_name": "language"}')
     shutil.copytree(run_path(root), young, ignore=shutil.ignore_patterns("checkpoint*"))
     empty.mkdir()
-    for path, reason in (
-        (text, "hyla generate"),
-        (young, "no checkpoint"),
-        (empty, "not a run"),
-        (tmp_path, "hyla generate"),  # a folder of runs none of which can be
+    for path, code, reason in (
+        (text, FAILURE, "hyla generate"),
+        (young, FAILURE, "no checkpoint"),
+        (empty, USAGE, "not a run"),
+        (tmp_path, FAILURE, "hyla generate"),  # a folder of runs none of which can be
     ):
-        assert main(["explore", str(path), "--port", "0"]) == FAILURE
+        assert main(["explore", str(path), "--port", "0"]) == code
         assert reason in capsys.readouterr().err
 
 

@@ -25,7 +25,7 @@ from hyla.training import (
 )
 from hyla.training.identity import computed, fingerprint, method_key
 from hyla.training.run.checkpoints.file import FileCheckpoints
-from hyla.training.run.errors import CheckpointError
+from hyla.training.run.errors import CheckpointError, NoRunError
 
 SMOKE = Conditions(scale="smoke")
 
@@ -198,3 +198,10 @@ def test_measured_numbers_take_the_digits_that_a_figure_needs():
     assert str(rows_of_frame(table, digits=".4f", what="seen")) == (
         "[{'what': 'seen', 'x': 31.1158, 'layer': 1, 'low': None}]"
     )
+
+
+def test_a_run_that_is_not_there_is_no_empty_run(tmp_path):
+    with pytest.raises(NoRunError, match="nothing is not a run directory: it does not exist"):
+        read_run(tmp_path / "nothing")
+    with pytest.raises(NoRunError, match=r"it holds no config\.json"):
+        read_run(tmp_path)

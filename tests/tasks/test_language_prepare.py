@@ -224,6 +224,9 @@ def test_no_validation_documents(tmp_path):
     settings = Settings(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
     with pytest.raises(CorpusError, match=r"no validation documents .* give validation files"):
         prepare(tmp_path / "out", source(tmp_path), settings=settings)
+    # Whoever looks later is not sent to do the same again.
+    with pytest.raises(CorpusError, match="out failed: there are no validation documents"):
+        Corpus.open(tmp_path / "out")
     with pytest.raises(ValueError, match="validation_fraction must lie between 0 and 1, got 0"):
         Settings(validation_fraction=0)
 

@@ -5,10 +5,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hyla._errors import install_command, nearest
+from hyla._errors import install_command
 from hyla.commands.shared.exits import UsageError, usage_errors
 from hyla.commands.shared.options import check_folders
 from hyla.commands.shared.output import console
+from hyla.results.folders import find_runs
 
 
 def explore(
@@ -58,7 +59,7 @@ def explore(
     screen = console()
     with usage_errors():
         check_folders(root=root)
-        found = [_run_paths(run, root) for run in runs or ()]
+        found = [find_runs(run, root) for run in runs or ()]
         paths = [path for some in found for path in some]
         # Who names a run wants that one; of a folder, what can be explored.
         of_folders = any(len(some) > 1 for some in found)
@@ -77,20 +78,3 @@ def explore(
     screen.print("Ctrl-C ends it.")
     with listening:
         serve(app, listening, on_ready=lambda: open_browser(url) if open_page else None)
-
-
-def _run_paths(run: str, root: Path) -> list[Path]:
-    """Return the run that is given as a folder or as a name in the root, or those of a folder."""
-    from hyla.explorer.runs import RunFolder
-
-    for path in (Path(run), root / run):
-        if path.is_dir():
-            return [path] if (path / "config.json").exists() else RunFolder(path).paths() or [path]
-    folder = RunFolder(root)
-    if named := folder.named(run):
-        return named
-    names = folder.names()
-    known = f"{root} holds {', '.join(names[:5])}" if names else f"{root} holds no runs"
-    raise ValueError(
-        f"there is no run {run}{nearest(run, names)}; {known}. `hyla train` makes them"
-    )

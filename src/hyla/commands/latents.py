@@ -19,6 +19,7 @@ from hyla.lab.latents.texts import MAX_TOKENS, analyse_texts
 from hyla.latents.adapters import ModelUnavailableError
 from hyla.latents.analysis import TABLES
 from hyla.latents.observe import UnsupportedModelError
+from hyla.results.folders import find_runs
 from hyla.results.runs import Row
 from hyla.results.subjects import Subject
 from hyla.training.devices import resolve_device
@@ -45,10 +46,10 @@ def latents(
 ) -> None:
     """Read, decode and swap latent codes: attention's scores across heads, for a query and a key.
 
-    WHAT is one or more run directories, or hf: and a pretrained model: a folder, or a name on the
-    Hugging Face hub. Of a run, its rules or terms are decoded from the codes, the codes are mapped,
-    and they are swapped between instances to see whether the network then does something else. Of a
-    pretrained model, the codes of a text are recorded and mapped.
+    WHAT is one or more run directories or folders of such, or hf: and a pretrained model: a folder,
+    or a name on the Hugging Face hub. Of a run, its rules or terms are decoded from the codes, the
+    codes are mapped, and they are swapped between instances to see whether the network then does
+    something else. Of a pretrained model, the codes of a text are recorded and mapped.
 
     Examples:
 
@@ -59,7 +60,7 @@ def latents(
     Parameters
     ----------
     what
-        Run directories, or one hf:FOLDER or hf:NAME.
+        Run directories, folders of such, names under runs, or one hf:FOLDER or hf:NAME.
     out
         Folder for tables, figures (PNG, PDF) and interactive pages, each run's or model's in a
         folder of its name. What other calls put there stays.
@@ -117,7 +118,10 @@ def latents(
                 max_tokens=MAX_TOKENS if max_tokens is None else max_tokens,
             )
         else:
-            subjects = load_subjects([Path(run) for run in what], member or [0], where)
+            runs = [path for name in what for path in find_runs(name, Path("runs"))]
+            of_folders = len(runs) > len(what)  # of which what can be looked into
+            leave_out = console().print if of_folders else None
+            subjects = load_subjects(runs, member or [0], where, leave_out=leave_out)
             figures = list(TABLES) if figure is None else figure
             number = INSTANCES if instances is None else instances
             _look_at_runs(subjects, out, figures=figures, pairs=pairs, instances=number)

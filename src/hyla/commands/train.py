@@ -26,7 +26,7 @@ from hyla.commands.shared.options import (
     without_none,
 )
 from hyla.commands.shared.output import HEADINGS, console, score, table
-from hyla.commands.shared.tracking import open_sinks
+from hyla.commands.shared.tracking import open_sinks, say_if_too_late
 from hyla.results.selection import validation_metric
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
 from hyla.training import train as train_population
@@ -67,7 +67,7 @@ train.command(
 @train.default
 @continued_after_ctrl_c()
 def train_task(
-    task: TaskName,
+    task: TaskName = "",
     /,
     *,
     scale: Annotated[ScaleName, Parameter(group=_TRAINING)] = "laptop",
@@ -186,6 +186,8 @@ def train_task(
         check_max_seconds(max_seconds)
         check_writable(root=root)
 
+    path = run_path(settings, root)
+    say_if_too_late(path, tensorboard=tensorboard, wandb_project=wandb)
     summary = train_population(
         settings,
         root=root,
@@ -193,7 +195,7 @@ def train_task(
         max_seconds=math.inf if max_seconds is None else max_seconds,
         sinks=partial(open_sinks, settings.to_tree(), tensorboard=tensorboard, wandb_project=wandb),
     )
-    _show(settings, summary, run_path(settings, root))
+    _show(settings, summary, path)
 
 
 def _show(config: TrainConfig, summary: dict[str, Any], path: Path) -> None:

@@ -20,7 +20,7 @@ from hyla.commands.shared.options import (
     without_none,
 )
 from hyla.commands.shared.output import console, score, table
-from hyla.commands.shared.tracking import open_sinks
+from hyla.commands.shared.tracking import open_sinks, say_if_too_late
 from hyla.nn import TransformerConfig
 from hyla.tasks.language import Corpus
 from hyla.training import merge
@@ -187,6 +187,9 @@ def train_language(
         check_max_seconds(max_seconds)
         check_writable(root=root)
 
+    path = language_run_path(settings, root)
+    if ranks.first:
+        say_if_too_late(path, tensorboard=tensorboard, wandb_project=wandb)
     summary = train_model(
         settings,
         corpus,
@@ -197,7 +200,7 @@ def train_language(
         sinks=partial(open_sinks, settings.to_tree(), tensorboard=tensorboard, wandb_project=wandb),
     )
     if ranks.first:
-        _show(settings, summary, language_run_path(settings, root))
+        _show(settings, summary, path)
 
 
 def _show(config: LanguageConfig, summary: dict[str, Any], path: Path) -> None:

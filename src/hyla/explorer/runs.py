@@ -4,7 +4,6 @@ Such a folder may hold anything: whatever it is, it costs little, and takes no o
 """
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from hyla.explorer.curves import mean_of, series_of
 from hyla.explorer.memo import Memo
 from hyla.explorer.web import schemas
 from hyla.explorer.web.refusals import NotThereError, RefusedError
+from hyla.results.folders import run_folders
 from hyla.results.runs import StoredRun, origin_of, read_run
 from hyla.training.run.errors import RunDirectoryError
 from hyla.training.run.reading import newest_metrics
@@ -38,18 +38,6 @@ class RunFolder:
         # By what the files look like from outside: a run is read again once that has changed.
         self._listed: Memo[schemas.Run | schemas.SkippedRun] = Memo(size=_REMEMBERED)
         self._curves: Memo[schemas.Curves | str] = Memo(size=20)
-
-    def named(self, name: str) -> list[Path]:
-        """Return the runs of this id or folder name; several, if folders in it share it."""
-        return [path for id, path in sorted(self._paths()) if name in (id, path.name)]
-
-    def names(self) -> list[str]:
-        """Return the folder names of all runs."""
-        return sorted({path.name for _, path in self._paths()})
-
-    def paths(self) -> list[Path]:
-        """Return the folders of all runs, by id."""
-        return [path for _, path in sorted(self._paths())]
 
     def has_runs(self) -> bool:
         """Whether there is anything to compare."""
@@ -78,22 +66,8 @@ class RunFolder:
         return found
 
     def _paths(self) -> Iterator[tuple[str, Path]]:
-        root = self._root.resolve()
-        for pattern in ("*/config.json", "*/*/config.json"):
-            for file in self._root.glob(pattern):
-                if _lies_in(root, file.parent):
-                    name = file.parent.relative_to(self._root).as_posix()
-                    yield _readable(name), file.parent
-
-
-def _lies_in(root: Path, folder: Path) -> bool:
-    """Whether a folder and all files in it are really there, whatever links say."""
-    try:
-        with os.scandir(folder) as entries:
-            links = [Path(entry.path) for entry in entries if entry.is_symlink()]
-        return all(part.resolve().is_relative_to(root) for part in (folder, *links))
-    except (OSError, RuntimeError):  # not to be looked into, or a circle of links
-        return False
+        for folder in run_folders(self._root):
+            yield _readable(folder.relative_to(self._root).as_posix()), folder
 
 
 def _looks(folder: Path) -> tuple[tuple[int, ...] | None, ...]:

@@ -17,7 +17,7 @@ from hyla.training.identity import fingerprint, method_key
 from hyla.training.loading import task_of
 from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunDirectoryError
-from hyla.training.run.reading import read_finished, read_json, read_metrics, read_provenance
+from hyla.training.run.reading import read_config, read_finished, read_metrics, read_provenance
 
 Row = dict[str, Any]
 
@@ -67,11 +67,11 @@ def read_runs(root: Path | str) -> list[StoredRun]:
 
 
 def read_run(path: Path | str) -> StoredRun:
-    """Return the run in one directory."""
+    """Return the run in one directory; a NoRunError if there is none."""
     path = Path(path)
     return StoredRun(
         path=path,
-        config=read_json(path / "config.json", missing={}, advice="move the run directory away"),
+        config=read_config(path),
         summary=read_finished(path),
         provenance=read_provenance(path),
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from hyla.training.devices import resolve_device
 from hyla.training.identity import fingerprint
 from hyla.training.run.checkpoints.file import FileCheckpoints
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
-from hyla.training.run.reading import read_json
+from hyla.training.run.reading import read_config
 
 if TYPE_CHECKING:
     from hyla.training.language.config import LanguageConfig
@@ -57,7 +57,7 @@ def load_run(path: Path | str) -> TrainedRun:
         CheckpointError: it has no usable checkpoint yet.
     """
     path = Path(path)
-    tree = _config_tree(path)
+    tree = read_config(path)
     kind, tokenizer = FileCheckpoints, None
     try:
         if tree.get("task_name") == "language":
@@ -106,12 +106,4 @@ def load_language_model(run: Path | str, device: torch.device | str = "auto") ->
 
 def task_of(path: Path | str) -> str | None:
     """Return the name of the task that a run directory is for, from its config alone."""
-    return _config_tree(Path(path)).get("task_name")
-
-
-def _config_tree(path: Path) -> dict[str, Any]:
-    tree = read_json(path / "config.json", missing=None, advice="move the run directory away")
-    if not isinstance(tree, dict):
-        reason = "it holds no config.json" if path.exists() else "it does not exist"
-        raise RunDirectoryError(f"{path} is not a run directory: {reason}")
-    return tree
+    return read_config(Path(path)).get("task_name")

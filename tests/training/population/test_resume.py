@@ -17,6 +17,7 @@ from hyla.training.run import loop
 from hyla.training.run.checkpoints.base import Checkpoints
 from hyla.training.run.directory import RunDirectory
 from hyla.training.run.errors import RunBusyError, RunDirectoryError
+from hyla.training.run.loop import run_name
 from hyla.training.run.stop import StopRequest
 from tiny_runs import assert_same_run, final_tensors, records, run_path, tiny_config
 
@@ -333,3 +334,11 @@ def test_sigkill_at_random_moments(tmp_path):
     assert kills > 0
     train(config, root=root, device="cpu")
     assert_same_run(root, reference)
+
+
+def test_a_run_killed_before_its_first_checkpoint_says_that_it_starts_again(tmp_path, capsys):
+    config = tiny_config()
+    with RunDirectory.open(tmp_path, run_name(config), config.to_tree()):
+        pass  # as far as a process came that was killed at its first step
+    train(config, root=tmp_path, device="cpu")
+    assert "no checkpoint was saved before: starting again from step 1" in capsys.readouterr().out

@@ -129,6 +129,7 @@ def _trainer(kind: str, *corpus: str) -> Any:
         moments.at_writes()
         loop.SECONDS_BETWEEN_STOPS = 0.0  # slices of one step
         loop.SECONDS_BETWEEN_CHECKPOINTS = 0.0 if order["saves_often"] else 1e9
+        loop.SECONDS_TO_THE_FIRST_CHECKPOINT = loop.SECONDS_BETWEEN_CHECKPOINTS
         loop.MOST_TIME_SAVING = float("inf")
         try:
             train(order["root"])

@@ -9,7 +9,13 @@ from hyla._plugins import PluginError
 from hyla.results.origins import MissingOriginError
 from hyla.training import Interrupted
 from hyla.training.devices import ModelTooLargeError
-from hyla.training.run.errors import CheckpointError, RunDirectoryError
+from hyla.training.run.errors import (
+    DISK_FULL,
+    CheckpointError,
+    NoRunError,
+    RunDirectoryError,
+    describe_failure,
+)
 
 FAILURE = 1
 USAGE = 2
@@ -54,12 +60,21 @@ def continued_after_ctrl_c() -> Iterator[None]:
         ) from None
 
 
+def explanation(error: Exception) -> tuple[str, int] | None:
+    """Return message and exit code of an error that is no bug, wherever the disk was full."""
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        # Not every library says which file it was writing.
+        return describe_failure(Path(error.filename or "a file of the results"), error), FAILURE
+    code = exit_code(error)
+    return None if code is None else (str(error), code)
+
+
 def exit_code(error: Exception) -> int | None:
     """Return the exit code of an error that its message explains; None for a bug."""
     match error:
         case Interrupted():
             return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
-        case UsageError() | LauncherError() | PluginError():
+        case UsageError() | NoRunError() | LauncherError() | PluginError():
             return USAGE
         case BusyError():
             return TRY_AGAIN

@@ -38,6 +38,11 @@ def given(options: Any) -> dict[str, Any]:
 def check_task(task: str) -> None:
     """Raise a ValueError for what `hyla train` does not know, language among what it does."""
     options = (*task_names(), "language")
+    if not task:
+        raise ValueError(
+            f"say what to train on: {', '.join(options)}, or a task of your own with --plugin "
+            "FILE.py; for example `hyla train fuzzy`"
+        )
     if task not in options:
         raise ValueError(
             f"task {task!r} is unknown{nearest(task, options)}; choose from {', '.join(options)}, "

@@ -19,7 +19,7 @@ from hyla.results.csv_table import rows_of_frame
 from hyla.results.origins import measured_with, put_rows, read_with_origins
 from hyla.results.runs import ORIGIN, Row, flat_settings, origin_of, read_run
 from hyla.results.subjects import Subject
-from hyla.training.run.errors import RunDirectoryError
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
 
 INSTANCES = 2048
 ANALYSES = "analyses.csv"
@@ -27,12 +27,30 @@ DIGITS = ".6g"
 
 
 def load_subjects(
-    runs: Sequence[Path], members: Sequence[int], device: torch.device
+    runs: Sequence[Path],
+    members: Sequence[int],
+    device: torch.device,
+    *,
+    leave_out: Callable[[str], None] | None = None,
 ) -> list[Subject]:
-    """Load these members of every run; raises what `load_model` raises."""
+    """Load these members of every run; raises what `load_model` raises.
+
+    With `leave_out`, a run that cannot be looked into is left out, and it is told why, unless there
+    is no other.
+    """
+    subjects, refused = [], []
     for path in runs:
-        _refuse_language(path)
-    return [Subject.of_run(path, member, device=device) for path in runs for member in members]
+        try:
+            _refuse_language(path)
+            subjects += [Subject.of_run(path, member, device=device) for member in members]
+        except (RunDirectoryError, CheckpointError) as error:
+            refused.append(error)
+    if refused and (leave_out is None or not subjects):
+        raise refused[0]
+    for error in refused:
+        if leave_out is not None:
+            leave_out(f"left out: {error}")
+    return subjects
 
 
 def _refuse_language(path: Path) -> None:

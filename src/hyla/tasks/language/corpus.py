@@ -65,10 +65,7 @@ class Corpus:
             manifest = json.loads((path / MANIFEST).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             if (path / JOURNAL).exists():
-                raise CorpusError(
-                    f"the preparation of {path} was interrupted; run the same `hyla data prepare` "
-                    "again to finish it"
-                ) from None
+                raise CorpusError(_why_unfinished(path)) from None
             what = f"FOLDER {path}" if path.is_file() else f"{path} FILES"
             raise CorpusError(
                 f"{path} is not a prepared corpus; make one with `hyla data prepare {what}`"
@@ -154,3 +151,13 @@ class Corpus:
         if array.shape != (length,):
             raise CorpusError(f"{path} is damaged: it holds {array.shape}, not {length} numbers")
         return array
+
+
+def _why_unfinished(path: Path) -> str:
+    reason = json.loads((path / JOURNAL).read_bytes()).get("failed")
+    if reason is None:
+        return (
+            f"the preparation of {path} was interrupted; run the same `hyla data prepare` again to "
+            "finish it"
+        )
+    return f"the preparation of {path} failed: {reason}"

@@ -164,6 +164,11 @@ class _Journal:
         self.content["splits"] = splits_to_json({s: w.shards for s, w in writers.items()})
         write_json(self.path, self.content)
 
+    def fail(self, reason: str) -> None:
+        """Keep why nothing comes of it, for whoever looks later."""
+        self.content["failed"] = reason
+        write_json(self.path, self.content)
+
 
 class _Preparation:
     """Documents on their way into shards."""
@@ -267,7 +272,9 @@ def _finish(out: Path, identity: Any, tokenizer: Tokenizer, journal: _Journal) -
         ("validation", "give validation files, or a larger validation_fraction"),
     ):
         if not splits[split]["tokens"]:
-            raise CorpusError(f"there are no {split} documents with any text: {advice}")
+            reason = f"there are no {split} documents with any text: {advice}, and delete {out}"
+            journal.fail(reason)
+            raise CorpusError(reason)
     write_json(
         out / MANIFEST,
         {

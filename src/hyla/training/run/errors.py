@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 class RunDirectoryError(RuntimeError):
     """The directory of a run cannot be used as it is."""
+
+
+class NoRunError(RunDirectoryError):
+    """There is no run where one was asked for."""
 
 
 class RunBusyError(RunDirectoryError):
@@ -28,13 +32,14 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunDirectoryError(_describe_failure(path, error)) from error
+        raise RunDirectoryError(describe_failure(path, error)) from error
 
 
-def _describe_failure(path: Path, error: OSError) -> str:
+def describe_failure(path: Path, error: OSError) -> str:
+    """Say what could not be done with `path`, and what to do about it."""
     # Of os.path: pathlib's own raises where it may not look.
     existing = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
-    if error.errno in _DISK_FULL:
+    if error.errno in DISK_FULL:
         return (
             f"Disk full: cannot write {path}, {_room_left(existing, error)}. Make room, for "
             "instance by deleting run directories that are not needed any more, and run the same "
@@ -50,19 +55,24 @@ def _describe_failure(path: Path, error: OSError) -> str:
     return f"Cannot use {path}: {error}. What was saved before is intact."
 
 
-def unsaved(path: Path, size: int, error: OSError) -> CheckpointError:
-    """Return the error of a checkpoint of `size` bytes that could not be written."""
-    if error.errno in _DISK_FULL:
+def unsaved(path: Path, size: int, error: OSError, *, earlier: bool) -> CheckpointError:
+    """Return the error of a checkpoint of `size` bytes that could not be written.
+
+    `earlier` says whether there are others.
+    """
+    if error.errno in DISK_FULL:
         what = (
             f"Disk full: the checkpoint {path.name} needs {size / 1e6:.1f} MB in {path.parent}, "
             f"{_room_left(path.parent, error)}"
         )
     else:
         what = f"Cannot write the checkpoint {path}: {error}"
-    return CheckpointError(
-        f"{what}. Earlier checkpoints are intact: mend that and run the same command again to "
-        "continue."
+    rest = (
+        "Earlier checkpoints are intact: mend that and run the same command again to continue."
+        if earlier
+        else "There is no earlier checkpoint: mend that, and the same command starts again."
     )
+    return CheckpointError(f"{what}. {rest}")
 
 
 def _room_left(directory: Path, error: OSError) -> str:

@@ -20,12 +20,14 @@ from hyla.training.run.errors import CheckpointError
 from hyla.training.run.events import Events
 from hyla.training.run.progress import Progress
 from hyla.training.run.ranks import Ranks
-from hyla.training.run.reading import directory_of, read_branch_scales
+from hyla.training.run.reading import directory_of, read_branch_scales, read_provenance
 from hyla.training.run.sinks import MetricSink, member_scalars
 from hyla.training.run.stop import Interrupted, Stopped, StopRequest
 from hyla.training.run.trainee import Trainee
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
+SECONDS_TO_THE_FIRST_CHECKPOINT = 5.0
+"""Of a young run, each checkpoint doubles what was trained: a kill costs half of it at most."""
 MOST_TIME_SAVING = 0.05
 """Share of the time that may go into checkpoints; of many or large models they take long."""
 # Between two looks at the clock and at signals; a GPU is kept busy that long without waiting.
@@ -303,7 +305,7 @@ class _Loop:
     def _resume(self) -> None:
         found = self.checkpoints.latest()
         if found is None:
-            self._on_directory(lambda run: run.rewind(-1))
+            self._on_directory(self._start_over)
             return
         state = self.trainee.tensors()
         try:
@@ -323,12 +325,20 @@ class _Loop:
         self._on_directory(lambda run: run.rewind(logged, last=last, warn=self.progress.message))
         self.progress.message(f"continuing from step {found.step}")
 
+    def _start_over(self, run: RunDirectory) -> None:
+        run.rewind(-1)
+        if len(read_provenance(run.path)) > 1:
+            self.progress.message("no checkpoint was saved before: starting again from step 1")
+
     def _evaluation_was_interrupted(self) -> bool:
         """Whether the step reached is to be reported before the next one."""
         return self.trainee.step in self.events and self.trainee.has_unlogged_losses
 
     def _checkpoint_is_due(self) -> bool:
-        interval = max(SECONDS_BETWEEN_CHECKPOINTS, self.save_seconds / MOST_TIME_SAVING)
+        young = max(SECONDS_TO_THE_FIRST_CHECKPOINT, self.saved - self.started)
+        interval = max(
+            min(SECONDS_BETWEEN_CHECKPOINTS, young), self.save_seconds / MOST_TIME_SAVING
+        )
         due = time.monotonic() - self.saved > interval
         return bool(self.ranks.largest(int(due))[0])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hyla._files import open_regular, read_regular
 from hyla.training.identity import fingerprint
-from hyla.training.run.errors import RunDirectoryError, explained
+from hyla.training.run.errors import NoRunError, RunDirectoryError, explained
 from hyla.training.run.records import parse_records, restore_nonfinite
 
 BRANCH_SCALES = "branch_scales"
@@ -52,6 +52,15 @@ def newest_metrics(path: Path, most_bytes: int) -> list[dict[str, Any]]:
             lines.readline(most_bytes + 1)  # what is left of the record in which these bytes begin
         records = (restore_nonfinite(record) for _, record in parse_records(file, lines))
         return [record for record in records if BRANCH_SCALES not in record]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the resolved config in the run directory `path`; a NoRunError without one."""
+    tree = read_json(path / "config.json", missing=None, advice="move the run directory away")
+    if not isinstance(tree, dict):
+        reason = "it holds no config.json" if path.exists() else "it does not exist"
+        raise NoRunError(f"{path} is not a run directory: {reason}")
+    return tree
 
 
 def read_finished(path: Path) -> dict[str, Any] | None:

@@ -155,7 +155,8 @@ class Checkpoints(ABC):
                 self.ranks.on_first(lambda: self._clear_up_after(path))
         except OSError as error:
             size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-            raise unsaved(path, size, error) from error
+            earlier = newest_step(self.directory) is not None
+            raise unsaved(path, size, error, earlier=earlier) from error
         return path
 
     def _make_way(self, path: Path) -> bool:

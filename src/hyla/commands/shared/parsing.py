@@ -1,0 +1,51 @@
+"""What `hyla` adds to the way cyclopts reads a command line."""
+
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from cyclopts import App, ArgumentCollection, CoercionError, UnknownOptionError
+
+from hyla._errors import nearest
+
+_OF_ATTENTION = ("phi", "normalisation", "value", "output")
+"""Fields of an `AttentionSpec`, which are no options: the name of the attention says them."""
+
+
+def check_whole_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Raise an error for `--steps 1.5`, of which cyclopts would make 2 without a word."""
+    for argument in arguments:
+        kinds = set(_kinds(argument.hint))
+        if int not in kinds or float in kinds or str in kinds:
+            continue
+        for token in argument.tokens:
+            if "." in token.value and not _is_whole(token.value):
+                raise CoercionError(argument=argument, token=token, target_type=int)
+
+
+def _kinds(hint: Any) -> Iterator[Any]:
+    """Yield the types that stand in an annotation, however deep."""
+    parts = typing.get_args(hint)
+    if not parts:
+        yield hint
+    for part in parts:
+        yield from _kinds(part)
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        return float(text).is_integer()
+    except ValueError:  # cyclopts says what is wrong with it
+        return True
+
+
+def unknown_option(error: UnknownOptionError) -> str:
+    """Say which option comes closest to one that there is not, of those that take a value."""
+    option = (error.token.keyword or error.token.value).partition("=")[0]
+    if option.rpartition(".")[2].lstrip("-") in _OF_ATTENTION:
+        return (
+            f"there is no option {option}: it is part of the attention's name, as in --attention "
+            "hyla.silu (another φ) or --attention hyla.rms4 (a normalised output)"
+        )
+    names = [n for a in error.argument_collection if not a.children for n in a.names]
+    return f"there is no option {option}{nearest(option, names)}"
