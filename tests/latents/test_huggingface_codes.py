@@ -8,6 +8,8 @@ import torch
 import transformers
 from tiny_pretrained import ARCHITECTURES, tiny_inputs, tiny_pretrained
 
+from hyla import RECOMMENDED
+from hyla.integrations.transformers import register
 from hyla.latents import (
     Site,
     UnsupportedModelError,
@@ -17,6 +19,7 @@ from hyla.latents import (
     run_recorded,
     zeroed,
 )
+from hyla.latents.capture import LayerCodes
 from hyla.latents.observe import Observer, observing
 
 FIELDS = {
@@ -185,3 +188,33 @@ def test_its_own_code_changes_nothing_and_another_does(name):
     with edited(model, {next(iter(seen)): zeroed("all")}):
         other, _ = run_recorded(model, inputs)
     assert not torch.allclose(other[0], want[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "bert", "t5"])
+@pytest.mark.parametrize("attention", [RECOMMENDED, "linear", "softmax"])
+def test_models_that_attend_by_a_name_of_ours(architecture, attention):
+    register()
+    model = tiny_pretrained(architecture)
+    model.set_attn_implementation(attention)
+    inputs = tiny_inputs(model)
+    with torch.no_grad():
+        want = model(**inputs)[0]
+    # Under this name, layers hand their code on as the weights.
+    output, seen = run_recorded(model, inputs, pairs="all")
+    torch.testing.assert_close(output[0], want, atol=1e-5, rtol=1e-4)
+    assert model.config._attn_implementation == attention
+    site, found = next(iter(seen.items()))
+    assert found.codes.std() > 0.01
+    assert (attention == "softmax") == torch.allclose(_sums(found), torch.ones(()), atol=1e-4)
+    with edited(model, {site: replaced(found.codes, "all") for site, found in seen.items()}):
+        own, _ = run_recorded(model, inputs)
+    torch.testing.assert_close(own[0], want, atol=1e-4, rtol=1e-3)
+    with edited(model, {site: zeroed("all")}):
+        other, _ = run_recorded(model, inputs)
+    assert not torch.allclose(other[0], want, atol=1e-4)
+
+
+def _sums(found: LayerCodes) -> torch.Tensor:
+    """The codes of the first sequence's last query, summed over its keys."""
+    of_last = found.pairs[:, 0] == found.lengths[0] - 1
+    return found.codes[0, of_last].sum(dim=0)

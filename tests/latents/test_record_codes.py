@@ -229,6 +229,20 @@ def test_errors_say_what_is_wrong():
         record_codes(model(), inputs(), labels={"rule": [1, 2]})
 
 
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        ("gpt2", torch.zeros(1, 2), "model must be a torch.nn.Module, got str"),
+        (nn.MultiheadAttention(4, 2), "a text", "inputs is of type str: a batch is a tensor"),
+        (nn.MultiheadAttention(4, 2), [[1, 2]], "a batch is of type list"),
+        (nn.MultiheadAttention(4, 2), {"query": [1]}, r"inputs\['query'\] is of type list"),
+    ],
+)
+def test_what_is_no_model_or_batch_is_a_type_error(model, given, message):
+    with pytest.raises(TypeError, match=message):
+        record_codes(model, given)
+
+
 def test_a_model_of_another_library_is_read_by_its_adapter(monkeypatch):
     """Registered by a name, imported when such a model comes."""
 

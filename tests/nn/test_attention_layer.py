@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attention_inputs import FAMILY
-from hyla.attention import attention
+from hyla.attention import AttentionSpec, attention
 from hyla.nn import MultiHeadAttention
 
 every_preset = pytest.mark.parametrize("name", FAMILY)
@@ -181,3 +181,22 @@ assert {out.device.type for out in outs} == {"meta"}
     # In a process of its own: where torch 2.13 has compiled our operator under autocast, its own
     # nn.Linear does not run on "meta" any more.
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_print_shows_attention_and_heads():
+    layer = MultiHeadAttention(16, 4, attention="hyla.silu.rms4", rotary=True)
+    assert "attention='hyla.silu.rms4', num_heads=4, rotary=True" in repr(layer)
+    own = AttentionSpec(normalisation="rms_head", value="hidden", phi=torch.sin)
+    assert "attention='rms_head hidden sin" in repr(MultiHeadAttention(16, 4, attention=own))
+
+
+def test_weights_of_another_attention_are_loaded_with_a_warning(tmp_path):
+    model = torch.nn.Sequential(MultiHeadAttention(8, 2, attention="softmax"))
+    trained = torch.nn.Sequential(MultiHeadAttention(8, 2, attention="hyla"))
+    with pytest.warns(UserWarning, match="0 attends by 'softmax'.*were trained by 'hyla'"):
+        model.load_state_dict(trained.state_dict())
+    torch.save(trained.state_dict(), tmp_path / "weights.pt")
+    with pytest.warns(UserWarning, match="were trained by 'hyla'"):
+        model.load_state_dict(torch.load(tmp_path / "weights.pt"))
+    trained.load_state_dict(torch.load(tmp_path / "weights.pt"))
+    model.load_state_dict(dict(trained.state_dict()))  # nothing is known of where it comes from

@@ -6,6 +6,7 @@ nonlinearity `phi`). A third is ours: what becomes of a query's output before `W
 and a constant factor `gain`). No class and no branch per variant.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -232,3 +233,21 @@ def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
             raise ValueError(f"attention {attention!r} names two of a kind: {change!r} is one more")
         fields |= named
     return replace(PRESETS[preset], **fields)
+
+
+def name_of(spec: AttentionSpec) -> str:
+    """Return a name that `resolve_spec` takes for this spec; of one without, its fields."""
+    if exact := [name for name, preset in PRESETS.items() if preset == spec]:
+        return exact[0]
+    for name, preset in PRESETS.items():
+        parts = [name]
+        if spec.phi != preset.phi:
+            parts.append(str(spec.phi))
+        if (spec.output, spec.gain) != (preset.output, preset.gain):
+            divisor = round(1 / spec.gain)
+            parts.append(spec.output if divisor == 1 else f"{spec.output}{divisor}")
+        with contextlib.suppress(ValueError):  # a φ without a name, or a gain that is no fraction
+            if resolve_spec(candidate := ".".join(parts)) == spec:
+                return candidate
+    fields = (*spec.normalisation_steps, spec.value, spec.phi, spec.output, spec.gain)
+    return " ".join(getattr(field, "__name__", str(field)) for field in fields)

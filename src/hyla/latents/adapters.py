@@ -1,4 +1,4 @@
-"""Libraries whose models can be looked at, beside hyla's own.
+"""Libraries whose models can be looked at, beside hyla's own layers.
 
 An adapter is a module that is named here and imported when a model of its library comes: nothing
 in `hyla.latents` knows the library, or needs it to be installed.
@@ -32,7 +32,10 @@ class Adapter(Protocol):
         ...
 
 
-_ADAPTERS = {"PreTrainedModel": "hyla.integrations.transformers.codes"}
+_ADAPTERS = {
+    "PreTrainedModel": "hyla.integrations.transformers.codes",
+    "MultiheadAttention": "hyla.latents.torch_layers",
+}
 
 
 def register_adapter(base: str, module: str) -> None:

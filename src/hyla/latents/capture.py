@@ -30,7 +30,8 @@ def record_codes(
 
     Args:
         model: a `hyla.Transformer`, any module with `hyla.MultiHeadAttention` layers in it, or a
-            transformers model. It is run in evaluation mode on its own device, by its own backend.
+            transformers model, or one with `torch.nn.MultiheadAttention` layers. It is run in
+            evaluation mode on its own device, by its own backend.
         inputs: a batch or several; a batch is a tensor, or a mapping of arguments. Positions that
             an `attention_mask` [B, T] among them rules out are left out of the table, in the layers
             whose sequences are of its length.
@@ -70,6 +71,7 @@ def stream_codes(
     columns = {name: np.asarray(values) for name, values in (labels or {}).items()}
     recorded = 0
     for batch in batches(inputs):
+        _check_batch(batch)
         size = len(batch if isinstance(batch, Tensor) else next(iter(batch.values())))
         for name, column in columns.items():
             if len(column) < recorded + size:
@@ -118,7 +120,27 @@ def run_recorded(
 
 def batches(inputs: Inputs | Iterable[Inputs]) -> Iterable[Inputs]:
     """Return one batch or several as several."""
-    return [cast(Inputs, inputs)] if isinstance(inputs, Tensor | Mapping) else inputs
+    if isinstance(inputs, Tensor | Mapping):
+        return [cast(Inputs, inputs)]
+    if isinstance(inputs, str) or not isinstance(inputs, Iterable):
+        raise _not_a_batch("inputs", inputs)
+    return inputs
+
+
+def _check_batch(batch: Any) -> None:
+    if isinstance(batch, Mapping):
+        for name, value in batch.items():
+            if not isinstance(value, Tensor):
+                raise _not_a_batch(f"inputs[{name!r}]", value)
+    elif not isinstance(batch, Tensor):
+        raise _not_a_batch("a batch", batch)
+
+
+def _not_a_batch(name: str, value: Any) -> TypeError:
+    return TypeError(
+        f"{name} is of type {type(value).__name__}: a batch is a tensor, or a mapping of names to "
+        "tensors, as a tokenizer returns it with return_tensors='pt'"
+    )
 
 
 @torch.no_grad()

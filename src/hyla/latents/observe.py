@@ -72,14 +72,16 @@ class CallOrder:
 @contextmanager
 def observing(model: nn.Module, observer: Observer) -> Iterator[None]:
     """Show every attention layer's calls to the observer while the context lasts."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if has_own_layers(model):
         observing_family = _observing_layers
     elif (adapter := adapter_of(model)) is not None:
         observing_family = adapter.observing
     else:
         raise UnsupportedModelError(
-            f"{type(model).__name__} has no attention layer whose code can be read: neither a "
-            "hyla.nn.MultiHeadAttention nor those of a transformers model"
+            f"{type(model).__name__} has no attention layer whose code can be read: no "
+            "hyla.nn.MultiHeadAttention, no nn.MultiheadAttention, and none of a transformers model"
         )
     # Compiled code would run without looking at hooks that were added after its compilation.
     with torch.compiler.set_stance("force_eager"), observing_family(model, observer):

@@ -1,5 +1,6 @@
 """The attention layer: projections around `hyla.attention.attention`."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from hyla.attention.pairs import as_pairs
 from hyla.attention.paths.chunking import and_causal
 from hyla.attention.precision import autocast_kind
 from hyla.attention.reference import value_network
+from hyla.attention.spec import name_of
 from hyla.attention.validation import check_backend
 from hyla.nn.cache import KeyValueCache
 from hyla.nn.initialise import initialise_linear_, lecun_normal_
@@ -71,6 +73,15 @@ class MultiHeadAttention(nn.Module):
             size = v_dim // num_heads
             self.value_weight = nn.Parameter(torch.empty(num_heads, size, size))
         self.reset_parameters()
+        self.register_state_dict_post_hook(_keep_name)
+        self.register_load_state_dict_pre_hook(_warn_of_another)
+
+    def extra_repr(self) -> str:
+        """Return what `print` shows beside the projections."""
+        shown = [f"attention={name_of(self.spec)!r}", f"num_heads={self.num_heads}"]
+        shown += ["rotary=True"] * self.rotary
+        shown += [f"dropout={self.dropout:g}"] * bool(self.dropout)
+        return ", ".join(shown)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """LeCun normal weights, zero biases."""
@@ -202,6 +213,25 @@ class MultiHeadAttention(nn.Module):
         w_value = self.v_proj.weight.unflatten(0, (self.num_heads, -1))
         w_out = self.out_proj.weight.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
         return w_value, w_out
+
+
+def _keep_name(layer: Any, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+    """Keep the attention's name with the weights, where PyTorch keeps their version."""
+    metadata["attention"] = name_of(layer.spec)
+
+
+def _warn_of_another(
+    layer: Any, state: Any, prefix: str, metadata: dict[str, Any], *_: Any
+) -> None:
+    """Warn where weights of another attention come, which have the same names and shapes."""
+    own, theirs = name_of(layer.spec), metadata.get("attention")
+    if theirs not in (None, own):
+        warnings.warn(
+            f"{prefix[:-1] or 'this layer'} attends by {own!r}, and its weights were trained by "
+            f"{theirs!r}: they fit in shape and mean something else. Build the model with "
+            f"attention={theirs!r}, or train it on.",
+            stacklevel=2,
+        )
 
 
 def check_heads(num_heads: int, **sizes: int) -> None:

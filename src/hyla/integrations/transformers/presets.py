@@ -18,6 +18,9 @@ from hyla.integrations.transformers.arguments import (
 from hyla.integrations.transformers.interface import register_attention
 from hyla.integrations.transformers.proof import AttentionFunction
 
+registered_specs: dict[str, AttentionSpec] = {}
+"""What each name of `register` computes: whoever looks at a model's codes asks for it."""
+
 
 def register(specs: Mapping[str, AttentionSpec] | None = None) -> None:
     """Make members of the attention family available as `attn_implementation`.
@@ -37,6 +40,7 @@ def register(specs: Mapping[str, AttentionSpec] | None = None) -> None:
         specs[RECOMMENDED] = resolve_spec(RECOMMENDED)
     for name, spec in specs.items():
         register_attention(name, attention_function(name, spec))
+        registered_specs[name] = spec
 
 
 def attention_function(name: str, spec: AttentionSpec) -> AttentionFunction:

@@ -1,7 +1,8 @@
 """Hugging Face models: being called in the place of their attention function.
 
 transformers lets a model's layers call an attention function by name (`AttentionInterface`). The
-one registered here computes what the model's own eager function computes, and shows it. A mask
+one registered here computes what the model's own eager function computes, or the member of the
+attention family that the model was told to use (`ours`), and shows it. A mask
 function has to be registered under the same name (`AttentionMaskInterface`): without it, models
 make no mask at all, and causality silently disappears.
 """
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel, masking_utils
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hyla.integrations.transformers.codes.ours import attend_by, attend_with_code
+from hyla.integrations.transformers.presets import registered_specs
 from hyla.latents.observe import (
     CallOrder,
     Observer,
@@ -92,7 +95,8 @@ def intercepted(model: nn.Module, handler: Handler) -> Iterator[None]:
     hooks = [pretrained.register_forward_pre_hook(interception.begin)]
     hooks += [m.register_forward_pre_hook(interception.enter, with_kwargs=True) for m in layers]
     hooks += [m.register_forward_hook(interception.leave, always_call=True) for m in layers]
-    with hooks_removed(hooks), _attention_implementation(pretrained, _NAME):
+    with hooks_removed(hooks), _attention_implementation(pretrained, _NAME) as names:
+        interception.names = names
         _INTERCEPTED.update(dict.fromkeys(layers, interception))
         try:
             yield
@@ -114,6 +118,8 @@ class _Interception:
         self.handlers = [handler]
         self.forward_passes = 0
         self.calls = 0
+        self.names: dict[int, str | None] = {}
+        """By the id of a config, what its model's layers would call if nobody looked."""
         self._order = CallOrder()
         self._running: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._has_decoder = bool(model.config.is_encoder_decoder)
@@ -143,7 +149,12 @@ class _Interception:
     ) -> tuple[Tensor, Tensor]:
         """Compute as the model's eager attention does, with the code that the handlers leave."""
         self.calls += 1
-        out, code = _eager_function(module)(module, query, key, value, mask, **options)
+        tensors = (module, query, key, value, mask)
+        name = self.names.get(id(getattr(module, "config", None)))
+        if name not in registered_specs:
+            out, code = _eager_function(module)(*tensors, **options)
+        else:
+            out, code = attend_by(name, *tensors, **options)
         given = named_arguments(module, *self._running[module])
         x = given["hidden_states"]
         source = next((given[name] for name in _SOURCES if given.get(name) is not None), None)
@@ -159,7 +170,11 @@ class _Interception:
             edited = handler(call)
             if edited is not None:
                 call = call._replace(code=edited)
-        return (out, code) if call.code is code else (_attended(call.code, value), call.code)
+        if call.code is code:
+            return out, code
+        if name not in registered_specs:
+            return _attended(call.code, value), call.code
+        return attend_with_code(name, call.code, *tensors, **options), call.code
 
     def _kind(self, module: nn.Module, *, is_cross: bool) -> str:
         if is_cross:
@@ -187,8 +202,11 @@ def _register_function() -> None:
 
 
 @contextmanager
-def _attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
-    """Let the model's layers, and those of models inside it, call the function of this name."""
+def _attention_implementation(model: nn.Module, name: str) -> Iterator[dict[int, str | None]]:
+    """Let the model's layers, and those of models inside it, call the function of this name.
+
+    Yields what they called before, by the id of their config.
+    """
     configs: list[Any] = [m.config for m in model.modules() if hasattr(m, "config")]
     configs = list({id(config): config for config in configs}.values())
     # A config's setter reaches the configs inside it: the outer ones come first here, too.
@@ -198,22 +216,22 @@ def _attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     try:
         for config in configs:
             config._attn_implementation = name
-        yield
+        yield {id(config): old for config, old in zip(configs, before, strict=True)}
     finally:
         for config, implementation in zip(configs, before, strict=True):
             config._attn_implementation = implementation
 
 
 def _refuse_foreign(implementation: str | None, model: nn.Module) -> None:
-    """Refuse attention that is not transformers' own: the eager function would not compute it."""
-    if implementation in ALL_ATTENTION_FUNCTIONS:
+    """Refuse attention of neither transformers nor hyla: nobody here could compute its code."""
+    if implementation in ALL_ATTENTION_FUNCTIONS and implementation not in registered_specs:
         function = ALL_ATTENTION_FUNCTIONS[implementation]
         function = getattr(function, "func", function)  # of a functools.partial
         if not function.__module__.startswith("transformers."):
             raise UnsupportedModelError(
                 f"{type(model).__name__} attends by {implementation!r}, whose codes it does not "
-                "show. If that is softmax attention, choose set_attn_implementation('eager'); a "
-                "model with hyla.nn layers, such as HylaForCausalLM, shows its codes."
+                "show. If that is softmax attention, choose set_attn_implementation('eager'); the "
+                "names of hyla.integrations.transformers.register() show their codes."
             )
 
 
