@@ -39,8 +39,10 @@ test-slow: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/hyla demo
 
+# Pages show pictures of results, which come along.
 docs: $(STAMP)
 	$(BIN)/zensical build --clean --strict
+	@tar -cf - results/lab/*/figures | tar -xf - -C site
 	@echo "Open site/index.html, or run 'make docs-serve': the search works only from a server"
 
 docs-serve: docs
