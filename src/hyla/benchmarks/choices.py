@@ -21,7 +21,7 @@ def choices(attention: dict[str, Any], small: dict[str, Any]) -> list[dict[str, 
             "reference_ms": round(row["reference_ms"], 4),
         }
         for row in attention["rows"]
-        if row["pass"] == "fwd+bwd" and row["reference_ms"] is not None
+        if row["pass"] == "fwd+bwd" and row.get("reference_ms") is not None
     ]
     return large + [
         {

@@ -97,10 +97,7 @@ def _config(attention: str, case: Case) -> LanguageConfig:
     return LanguageConfig(
         corpus="random tokens",
         model=decoder_config(
-            case.size,
-            vocab_size=VOCAB_SIZE,
-            sequence_length=case.length,
-            attention=attention,
+            case.size, vocab_size=VOCAB_SIZE, sequence_length=case.length, attention=attention
         ),
         member=Member(warmup_steps=1000),
         steps=1_000_000,

@@ -15,11 +15,7 @@ from hyla.tasks import Batch, FuzzyLogic, FuzzyLogicConfig, Sampler, Sraven, Sra
 BATCH_SIZE = 128
 POPULATION = 16  # batches in one call, where there are several
 
-AUTHORS = {
-    ("sraven", "cpu"): "440",
-    ("sraven", "cuda"): "2,150",
-    ("fuzzy, T = 32", "cpu"): "1,150",
-}
+AUTHORS = {("sraven", "cpu"): "440", ("sraven", "cuda"): "2,150", ("fuzzy, T = 32", "cpu"): "1,150"}
 
 
 def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:

@@ -78,9 +78,10 @@ def bench(
         with write_errors(path):
             out.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    shown = table(f"{what} on {measured_with['device']}", *rows[0])
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    shown = table(f"{what} on {measured_with['device']}", *columns)
     for row in rows:
-        shown.add_row(*map(_shown, row.values()))
+        shown.add_row(*(_shown(row.get(name)) for name in columns))
     screen.print(shown)
     screen.print(f"Written to {path}")
 
