@@ -27,6 +27,14 @@ def nearest(name: object, options: Iterable[str]) -> str:
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
+def check_choice(what: str, name: object, options: Iterable[str], also: str = "") -> None:
+    """Raise a ValueError for a name that is no option; `also` says what else would do."""
+    options = list(options)
+    if name not in options:
+        meant, known = nearest(name, options), ", ".join(options)
+        raise ValueError(f"{what} {name!r} is unknown{meant}; choose from {known}{also}")
+
+
 def install_command(extra: str) -> str:
     """Return what to type to get the optional libraries of `extra`.
 

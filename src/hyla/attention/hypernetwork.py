@@ -40,18 +40,14 @@ def pair_codes(code: Float[Tensor, "B H Tq Tk"], pairs: Int[Tensor, "N 3"]) -> F
 
 
 def linear_value_network(
-    codes: Float[Tensor, "N H"],
-    w_value: Float[Tensor, "H Dv E"],
-    w_out: Float[Tensor, "H Eout Dv"],
+    codes: Float[Tensor, "N H"], w_value: Float[Tensor, "H Dv E"], w_out: Float[Tensor, "H Eout Dv"]
 ) -> LinearValueNetwork:
     """Generate W_qk of Eq. 4-5 for each code."""
     return LinearValueNetwork(torch.einsum("nh,hod,hde->noe", codes, w_out, w_value))
 
 
 def hidden_value_network(
-    codes: Float[Tensor, "N H"],
-    w_value: Float[Tensor, "H Dv E"],
-    w_out: Float[Tensor, "H Eout Dv"],
+    codes: Float[Tensor, "N H"], w_value: Float[Tensor, "H Dv E"], w_out: Float[Tensor, "H Eout Dv"]
 ) -> HiddenValueNetwork:
     """Generate W_qk and W'_qk of Eq. 6-7 for each code."""
     return HiddenValueNetwork(

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hyla import _plugins
-from hyla._errors import nearest
+from hyla._errors import check_choice, nearest
 from hyla.attention.normalisation import NORMALISATIONS, Normalisation, least_where_masked
 from hyla.attention.output import OUTPUTS, finish_output
 from hyla.attention.phi import PHIS
@@ -58,28 +58,15 @@ class AttentionSpec:
                     "normalisation must be a name, a callable (scores, mask, eps) or a tuple of "
                     f"these, got {self.normalisation!r}"
                 )
-            if isinstance(step, str) and step not in NORMALISATIONS:
-                raise ValueError(
-                    f"normalisation {step!r} is unknown{nearest(step, NORMALISATIONS)}; "
-                    f"choose from {sorted(NORMALISATIONS)} or pass a callable (scores, mask, eps)"
-                )
-        if not isinstance(self.value, str) or self.value not in VALUE_NETWORKS:
-            raise ValueError(
-                f"value {self.value!r} is unknown{nearest(self.value, VALUE_NETWORKS)}; "
-                f"choose from {sorted(VALUE_NETWORKS)}"
-            )
+            if isinstance(step, str):
+                other = " or pass a callable (scores, mask, eps)"
+                check_choice("normalisation", step, sorted(NORMALISATIONS), other)
+        check_choice("value", self.value, sorted(VALUE_NETWORKS))
         if not (isinstance(self.phi, str) or callable(self.phi)):
             raise ValueError(f"phi must be a name or a callable, got {self.phi!r}")
-        if isinstance(self.phi, str) and self.phi not in PHIS:
-            raise ValueError(
-                f"phi {self.phi!r} is unknown{nearest(self.phi, PHIS)}; "
-                f"choose from {sorted(PHIS)} or pass a callable"
-            )
-        if not isinstance(self.output, str) or self.output not in OUTPUTS:
-            raise ValueError(
-                f"output {self.output!r} is unknown{nearest(self.output, OUTPUTS)}; "
-                f"choose from {sorted(OUTPUTS)}"
-            )
+        if isinstance(self.phi, str):
+            check_choice("phi", self.phi, sorted(PHIS), " or pass a callable")
+        check_choice("output", self.output, sorted(OUTPUTS))
         number = isinstance(self.gain, int | float) and not isinstance(self.gain, bool)
         if not (number and 0 < self.gain < math.inf):
             raise ValueError(f"gain must be a positive number, got {self.gain!r}")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from hyla._errors import nearest
+from hyla._errors import check_choice
 from hyla.attention.spec import AttentionSpec
 
 BACKENDS = ("auto", "reference", "fused")
@@ -53,10 +53,7 @@ def check_arguments(
 
 def check_backend(backend: str) -> None:
     """Raise a ValueError for a backend that does not exist."""
-    if backend not in BACKENDS:
-        raise ValueError(
-            f"backend {backend!r} is unknown{nearest(backend, BACKENDS)}; choose from {BACKENDS}"
-        )
+    check_choice("backend", backend, BACKENDS)
 
 
 def _check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:

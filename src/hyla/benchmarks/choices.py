@@ -2,7 +2,7 @@
 
     python -m hyla.benchmarks.choices ATTENTION.json [SMALL_ATTENTION.json]
 
-The first is written by `hyla bench attention`, the second by `hyla.benchmarks.small_attention`.
+Which `hyla bench attention` and `hyla bench small-attention` write.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 
-def choices(attention: dict[str, Any], small: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def choices(attention: dict[str, Any], small: dict[str, Any]) -> list[dict[str, Any]]:
     """Return an entry per measured shape: forward and backward, fused and by the reference path."""
     large = [
         {
@@ -21,7 +21,7 @@ def choices(attention: dict[str, Any], small: list[dict[str, Any]]) -> list[dict
             "reference_ms": round(row["reference_ms"], 4),
         }
         for row in attention["rows"]
-        if row["pass"] == "fwd+bwd" and row["reference_ms"] is not None
+        if row["pass"] == "fwd+bwd" and row.get("reference_ms") is not None
     ]
     return large + [
         {
@@ -30,7 +30,7 @@ def choices(attention: dict[str, Any], small: list[dict[str, Any]]) -> list[dict
             "fused_ms": round(row["fused_us"] / 1e3, 4),
             "reference_ms": round(row["eager_us"] / 1e3, 4),
         }
-        for row in small
+        for row in small["rows"]
         if row["pass"] == "fwd+bwd" and row["dtype"] == "float32"
     ]
 
@@ -40,7 +40,7 @@ def main() -> None:
     if not 2 <= len(sys.argv) <= 3:
         raise SystemExit(__doc__)
     attention, *small = (json.loads(Path(name).read_text()) for name in sys.argv[1:])
-    table = choices(attention, small[0] if small else [])
+    table = choices(attention, small[0] if small else {"rows": []})
     lines = ",\n".join(json.dumps(entry) for entry in table)
     target = resources.files("hyla.attention.kernels").joinpath("measured.json")
     Path(str(target)).write_text(f"[\n{lines}\n]\n")

@@ -1,30 +1,23 @@
 """Tokens a second of training the paper's language model, beside a plain PyTorch loop of the same.
 
-`python -m hyla.benchmarks.language` prints a table and writes JSON. Tokens are random, so no corpus
-is needed. Every figure is of whole steps: cutting the batch out of the data, forward, backward,
-update. A model is timed only if its loss agrees with the reference path's in float32, and stays the
-same when it is compiled.
+Tokens are random, so no corpus is needed. Every figure is of whole steps: cutting the batch out of
+the data, forward, backward, update. A model is timed only if its loss agrees with the reference
+path's in float32, and stays the same when it is compiled.
 """
 
-import argparse
-import contextlib
 import gc
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hyla._environment import environment
+from hyla.benchmarks.clock import calls_per_second, repeated
 from hyla.benchmarks.plain_gpt import PlainGPT, PlainLoop
-from hyla.nn.decoders import DECODERS, decoder_config
+from hyla.nn.decoders import decoder_config
 from hyla.tasks.language.corpus import Tokens
-from hyla.training.devices import resolve_device
 from hyla.training.language.config import Execution, LanguageConfig, LanguageEvaluation
 from hyla.training.language.steps import Steps
 from hyla.training.language.throughput import peak_flops, utilisation
@@ -35,11 +28,6 @@ PLAIN = "plain PyTorch"
 ATTENTIONS = ("softmax", "linear", "hyla")
 VOCAB_SIZE = 32_000
 TOLERANCE = {"bf16": 3e-2, "float32": 1e-4}
-_SDPA = {
-    "default": (),
-    "cudnn": (SDPBackend.CUDNN_ATTENTION,),
-    "flash": (SDPBackend.FLASH_ATTENTION,),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +38,6 @@ class Case:
     length: int = 512
     tokens_per_step: int = 131_072
     precision: str = "bf16"
-    micro_batch: int | None = None
-    sdpa: str = "default"
 
     @property
     def batch_size(self) -> int:
@@ -85,17 +71,11 @@ def measure_length(case: Case, device: torch.device, seconds: float) -> Iterator
         began = time.monotonic()
         error = _check(name, case, device)
         loop = _build(name, case, device, tokens)
-        with _attention_by(case.sdpa if name != PLAIN else "default"):
-            if isinstance(loop, Steps):
-                error = max(error, _check_compiled(loop, name, case, device, tokens))
-            rate, memory = _tokens_per_second(loop, case, device, seconds)
+        if isinstance(loop, Steps):
+            error = max(error, _check_compiled(loop, name, case, device, tokens))
+        rate, memory = _tokens_per_second(loop, case, device, seconds)
         rates[name] = rate
-        shape = decoder_config(
-            case.size,
-            vocab_size=VOCAB_SIZE,
-            sequence_length=case.length,
-            attention="softmax" if name == PLAIN else name,
-        )
+        shape = _config("softmax" if name == PLAIN else name, case).model
         yield {
             "model": name,
             "length": case.length,
@@ -117,10 +97,7 @@ def _config(attention: str, case: Case) -> LanguageConfig:
     return LanguageConfig(
         corpus="random tokens",
         model=decoder_config(
-            case.size,
-            vocab_size=VOCAB_SIZE,
-            sequence_length=case.length,
-            attention=attention,
+            case.size, vocab_size=VOCAB_SIZE, sequence_length=case.length, attention=attention
         ),
         member=Member(warmup_steps=1000),
         steps=1_000_000,
@@ -142,13 +119,12 @@ def _build(name: str, case: Case, device: torch.device, tokens: np.ndarray) -> _
             device=device,
             compile=device.type == "cuda",
         )
-    execution = Execution(micro_batch=case.micro_batch)
-    return Steps(_config(name, case), Tokens([tokens]), execution, Ranks(device))
+    return Steps(_config(name, case), Tokens([tokens]), Execution(), Ranks(device))
 
 
 def _check(name: str, case: Case, device: torch.device) -> float:
     """Return how far the loss is from the reference path's in float32; raise if too far."""
-    case = replace(case, tokens_per_step=2 * case.length, micro_batch=None)
+    case = replace(case, tokens_per_step=2 * case.length)
     config = _config("softmax" if name == PLAIN else name, case)
     tokens = np.random.default_rng(1).integers(VOCAB_SIZE, size=8 * case.length, dtype=np.uint16)
     exact = replace(config, precision="float32")
@@ -174,8 +150,7 @@ def _check_compiled(
     loop: Steps, name: str, case: Case, device: torch.device, tokens: np.ndarray
 ) -> float:
     """Return how far the loss of the first step is from that of the model before compilation."""
-    execution = Execution(micro_batch=case.micro_batch, compile=False)
-    eager = Steps(_config(name, case), Tokens([tokens]), execution, Ranks(device))
+    eager = Steps(_config(name, case), Tokens([tokens]), Execution(compile=False), Ranks(device))
     eager.take()
     loop.take()
     (found,), (expected,) = loop.mean_losses(), eager.mean_losses()
@@ -195,28 +170,13 @@ def _tokens_per_second(
     """Return the median rate of timed slices, and the peak of memory in GiB."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    for _ in range(3):  # compiles, and lets the allocator settle
-        loop.take()
-    rates, slice_steps, deadline = [], 1, time.monotonic() + seconds
-    while time.monotonic() < deadline or len(rates) < 3:
-        _wait(device)
-        began = time.monotonic()
-        for _ in range(slice_steps):
-            loop.take()
-        _wait(device)
-        elapsed = time.monotonic() - began
-        if elapsed < seconds / 20:
-            slice_steps *= 2  # too short to time
-        else:
-            tokens = case.batch_size * case.length
-            rates.append(slice_steps * tokens / elapsed)
-    gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
-    return sorted(rates)[len(rates) // 2], gib
-
-
-def _wait(device: torch.device) -> None:
+    run = repeated(loop.take)
+    run(2)  # lets the allocator settle
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    rate = case.batch_size * case.length * calls_per_second(run, device, seconds)
+    gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+    return rate, gib
 
 
 def _forget(device: torch.device) -> None:
@@ -224,53 +184,3 @@ def _forget(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-
-
-def _attention_by(kind: str) -> contextlib.AbstractContextManager:
-    backends = _SDPA[kind]
-    return sdpa_kernel(list(backends)) if backends else contextlib.nullcontext()
-
-
-def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(prog="python -m hyla.benchmarks.language", description=__doc__)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--seconds", type=float, default=5.0, help="time for each figure")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024])
-    parser.add_argument("--size", choices=DECODERS, default="paper")
-    parser.add_argument("--tokens-per-step", type=int, default=Case.tokens_per_step)
-    parser.add_argument("--micro-batch", type=int)
-    parser.add_argument("--precision", choices=TOLERANCE, default="bf16")
-    parser.add_argument("--sdpa", choices=_SDPA, default="default", help="kernel of our softmax")
-    parser.add_argument("--out", type=Path, help="JSON file of the rows")
-    arguments = parser.parse_args()
-    device = resolve_device(arguments.device)
-    measured_with = environment(device)
-    print(" ".join(f"{key} {value}" for key, value in measured_with.items() if value))
-    rows = []
-    for length in arguments.lengths:
-        case = Case(
-            size=arguments.size,
-            length=length,
-            tokens_per_step=arguments.tokens_per_step,
-            precision=arguments.precision,
-            micro_batch=arguments.micro_batch,
-            sdpa=arguments.sdpa,
-        )
-        for row in measure(device, arguments.seconds, case):
-            rows.append(row | {"size": arguments.size, "sdpa": arguments.sdpa})
-            print(" · ".join(f"{key} {_shown(value)}" for key, value in row.items()), flush=True)
-            if arguments.out is not None:  # after every row: what was measured survives
-                arguments.out.parent.mkdir(parents=True, exist_ok=True)
-                content = {"environment": measured_with, "rows": rows}
-                arguments.out.write_text(json.dumps(content, indent=1) + "\n")
-
-
-def _shown(value: Any) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-if __name__ == "__main__":
-    main()

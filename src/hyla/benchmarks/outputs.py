@@ -139,9 +139,5 @@ def _decode_row(output: str) -> dict[str, Any]:
         "workload": "decoding, 8 × 4,096",
         "attention": f"hyla.{output}",
         "forward_ms": times[1] / 1e3,
-        "fwd+bwd_ms": None,
         "forward_over_plain": times[1] / times[0],
-        "fwd+bwd_over_plain": None,
-        "forward_over_softmax": None,
-        "fwd+bwd_over_softmax": None,
     }

@@ -121,10 +121,7 @@ class PlainLoop:
         decayed = [p for p in model.parameters() if p.dim() >= 2]
         others = [p for p in model.parameters() if p.dim() < 2]
         self.optimizer = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": 0.1},
-                {"params": others, "weight_decay": 0.0},
-            ],
+            [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
             lr=1e-3,
             betas=(0.9, 0.999),
             fused=True,

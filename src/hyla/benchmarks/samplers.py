@@ -4,24 +4,18 @@ A batch has 128 instances. The authors' figures are for their JAX generator, whi
 makes one batch a call.
 """
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from hyla.benchmarks.clock import calls_per_second, repeated
 from hyla.tasks import Batch, FuzzyLogic, FuzzyLogicConfig, Sampler, Sraven, SravenConfig, Task
 
 BATCH_SIZE = 128
 POPULATION = 16  # batches in one call, where there are several
-REPETITIONS = 20
 
-AUTHORS = {
-    ("sraven", "cpu"): "440",
-    ("sraven", "cuda"): "2,150",
-    ("fuzzy, T = 32", "cpu"): "1,150",
-}
+AUTHORS = {("sraven", "cpu"): "440", ("sraven", "cuda"): "2,150", ("fuzzy, T = 32", "cpu"): "1,150"}
 
 
 def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
@@ -50,18 +44,10 @@ def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
 def _calls_per_second(
     sampler: Callable[[torch.Tensor], Batch], device: torch.device, seconds: float
 ) -> float:
-    """Return the median rate over repetitions that together take about `seconds`."""
     index = torch.zeros((), dtype=torch.int64, device=device)
 
-    def duration(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            sampler(index)
-            index.add_(1)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return (time.perf_counter() - began) / calls
+    def call() -> None:
+        sampler(index)
+        index.add_(1)
 
-    duration(5)  # warms up, compiles
-    calls = max(1, int(seconds / REPETITIONS / duration(5)))
-    return 1 / statistics.median(duration(calls) for _ in range(REPETITIONS))
+    return calls_per_second(repeated(call), device, seconds)

@@ -1,21 +1,17 @@
-"""Time the fused small-head attention against torch on one GPU.
+"""The fused small-head attention beside compiled and eager einsums, on one GPU.
 
-    python -m hyla.benchmarks.small_attention            # the table
-    python -m hyla.benchmarks.small_attention --tune     # the fastest plan of each pass and shape
-
+`python -m hyla.benchmarks.small_attention` searches for the fastest plan of each pass and shape.
 Nothing is timed before the output and every gradient have been checked. Times are medians of
 replayed CUDA graphs, so they hold no launch overhead of Python's.
 """
 
-import argparse
 import itertools
-import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,11 +121,11 @@ def check(shape: Shape, dtype: torch.dtype) -> None:
 # ------------------------------------------------------------------ the table
 
 
-def benchmark() -> list[dict]:
-    """Check, time and print every shape; return the rows."""
-    rows = []
-    header = f"{'shape':22}{'dtype':10}{'pass':10}"
-    print(f"{header}{'fused µs':>10}{'compiled':>10}{'eager':>10}{'ratio':>8}{'GFLOP/s':>10}")
+def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield a row per shape, dtype and pass; `seconds` is not asked for."""
+    if device.type != "cuda":
+        raise SystemExit("hyla bench small-attention measures GPU kernels: it needs a CUDA device")
+    torch.manual_seed(0)
     for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
         check(shape, dtype)
         leaves = draw(shape, dtype)
@@ -138,23 +134,16 @@ def benchmark() -> list[dict]:
         ours, theirs, eager = (time_both(f, leaves) for f in (fused, compiled, einsum))
         products = (FORWARD_PRODUCTS, FORWARD_PRODUCTS + BACKWARD_PRODUCTS)
         for i, name in enumerate(("forward", "fwd+bwd")):
-            gflops = 2 * products[i] * shape.pairs / ours[i] / 1e3
-            print(
-                f"{shape.name:22}{dtype_name:10}{name:10}{ours[i]:10.1f}{theirs[i]:10.1f}"
-                f"{eager[i]:10.1f}{theirs[i] / ours[i]:8.1f}{gflops:10.0f}"
-            )
-            rows.append(
-                {
-                    **asdict(shape),
-                    "dtype": dtype_name,
-                    "pass": name,
-                    "fused_us": ours[i],
-                    "compiled_us": theirs[i],
-                    "eager_us": eager[i],
-                    "gflops": gflops,
-                }
-            )
-    return rows
+            yield {
+                **asdict(shape),
+                "dtype": dtype_name,
+                "pass": name,
+                "fused_us": ours[i],
+                "compiled_us": theirs[i],
+                "eager_us": eager[i],
+                "over_compiled": theirs[i] / ours[i],
+                "gflops": 2 * products[i] * shape.pairs / ours[i] / 1e3,
+            }
 
 
 # ------------------------------------------------------------------ the search for plans
@@ -187,9 +176,8 @@ def one_pass(pass_name: str, leaves: list[Tensor], plan: Plan) -> Callable[[], o
     return partial(small_head.query_gradient, call, upstream, bias_gradient=biased, plan=plan)
 
 
-def tune(best: int = 4) -> list[dict]:
-    """Time every candidate plan for every pass and shape; print the best few, return them all."""
-    rows = []
+def tune(best: int = 4) -> None:
+    """Time every candidate plan for every pass and shape, and print the best few."""
     for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
         if dtype != torch.float32 and shape is not SHAPES[0]:
             continue  # one shape tells whether bfloat16 wants other plans
@@ -206,28 +194,7 @@ def tune(best: int = 4) -> list[dict]:
             ranked = sorted(zip(times, plans, strict=True), key=lambda entry: entry[0])
             for time, plan in ranked[:best]:
                 print(f"    {time:8.1f} µs  {plan}", flush=True)
-            where = {"shape": shape.name, "dtype": dtype_name, "pass": pass_name}
-            rows += [{**where, "us": time, **asdict(plan)} for time, plan in ranked]
-    return rows
-
-
-def main() -> None:
-    """Parse the command line and run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tune", action="store_true", help="search for the fastest plans")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
-    parser.add_argument("--shape", help="only the shapes whose name starts with this")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("this benchmark needs a CUDA device")
-    if options.shape:
-        SHAPES[:] = [shape for shape in SHAPES if shape.name.startswith(options.shape)]
-    torch.manual_seed(0)
-    print(torch.cuda.get_device_name(), "torch", torch.__version__)
-    rows = tune() if options.tune else benchmark()
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    tune()

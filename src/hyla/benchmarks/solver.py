@@ -7,8 +7,6 @@ posteriors agree with it, and unambiguous batches only after the solver finds th
 
 import itertools
 import math
-import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hyla.benchmarks.training import Case, build, steps_per_second
+from hyla.benchmarks.clock import calls_per_second, repeated
+from hyla.benchmarks.training import Case, build
 from hyla.tasks import Sraven, SravenConfig
 from hyla.tasks.sraven import RULES, Solver, ambiguous_by_definition
 from hyla.tasks.sraven.conflicts import Conflicts
@@ -27,7 +26,6 @@ CHECKED = 20  # instances solved both ways
 MEMBERS = {"cpu": 1, "cuda": 12}  # of a population in training
 PRECISION = {"cpu": "float32", "cuda": "tf32"}
 BATCH_SIZE = 128
-REPETITIONS = 10
 
 
 def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
@@ -94,7 +92,7 @@ def _step_duration(what: str, device: torch.device, seconds: float) -> float:
         precision=PRECISION[device.type],
         settings={"unambiguous": what == "unambiguous"},
     )
-    return 1 / steps_per_second(build(case, device), device, seconds)
+    return 1 / calls_per_second(build(case, device).train, device, seconds)
 
 
 def _row(what: str, instances: int, duration: float, over_plain: str = "") -> dict[str, Any]:
@@ -156,16 +154,4 @@ def _check(solver: Solver, panels: Tensor, config: SravenConfig) -> None:
 
 
 def _duration(call: Callable[[], Any], device: torch.device, seconds: float) -> float:
-    """Return the median time of a call, over repetitions that together take about `seconds`."""
-
-    def duration(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return (time.perf_counter() - began) / calls
-
-    duration(2)  # warms up, compiles
-    calls = max(1, int(seconds / REPETITIONS / duration(1)))
-    return statistics.median(duration(calls) for _ in range(REPETITIONS))
+    return 1 / calls_per_second(repeated(call), device, seconds)

@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from hyla._environment import environment
-from hyla.benchmarks import attention, explorer, language, outputs, samplers, solver, training
+from hyla.benchmarks import (
+    attention,
+    explorer,
+    language,
+    outputs,
+    samplers,
+    small_attention,
+    solver,
+    training,
+)
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
 from hyla.commands.shared.output import console, table
@@ -19,6 +28,7 @@ _BENCHMARKS = {
     "samplers": samplers.measure,
     "solver": solver.measure,
     "attention": attention.measure,
+    "small-attention": small_attention.measure,
     "outputs": outputs.measure,
     "language": language.measure,
     "explorer": explorer.measure,
@@ -27,10 +37,11 @@ _BENCHMARKS = {
 
 def bench(
     what: Annotated[
-        Literal["train", "samplers", "solver", "attention", "outputs", "language", "explorer"],
+        Literal[tuple(_BENCHMARKS)],  # pyright: ignore[reportInvalidTypeForm]
         Parameter(
             help="train: optimisation steps; samplers: batches of the tasks; solver: SRAVEN's; "
             "attention: the fused kernels beside fused softmax (needs a GPU); "
+            "small-attention: that of small heads beside compiled einsums (needs a GPU); "
             "outputs: what scaling or normalising their outputs costs (needs a GPU); "
             "language: training language models, beside a plain PyTorch loop; "
             "explorer: requests of the web page."
@@ -67,9 +78,10 @@ def bench(
         with write_errors(path):
             out.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    shown = table(f"{what} on {measured_with['device']}", *rows[0])
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    shown = table(f"{what} on {measured_with['device']}", *columns)
     for row in rows:
-        shown.add_row(*map(_shown, row.values()))
+        shown.add_row(*(_shown(row.get(name)) for name in columns))
     screen.print(shown)
     screen.print(f"Written to {path}")
 

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
@@ -13,24 +12,19 @@ from hyla.commands.shared.options import (
     AttentionName,
     EvaluationOptions,
     ModelOptions,
-    PrecisionName,
-    ScaleName,
     TaskName,
     TaskOptions,
-    check_max_seconds,
     check_model_options,
     check_task,
     check_task_options,
-    check_writable,
     given,
     without_none,
 )
 from hyla.commands.shared.output import HEADINGS, console, score, table
-from hyla.commands.shared.tracking import open_sinks, say_if_too_late
+from hyla.commands.shared.training import RunOptions, TrainingOptions
 from hyla.results.selection import validation_metric
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
 from hyla.training import train as train_population
-from hyla.training.config import read_settings
 from hyla.training.devices import resolve_device
 
 _POPULATION = Group("Population: every combination of these is one model", sort_key=1)
@@ -39,6 +33,7 @@ _RUN = Group("Where and how it runs", sort_key=3)
 _MODEL = Group("Model", sort_key=4)
 _TASK = Group("Task", sort_key=5)
 _EVALUATION = Group("Evaluation", sort_key=6)
+_USUAL, _HERE = TrainingOptions(), RunOptions()
 
 _LANGUAGE_HELP = """Train a language model on a corpus made by `hyla data prepare`.
 
@@ -70,23 +65,14 @@ def train_task(
     task: TaskName = "",
     /,
     *,
-    scale: Annotated[ScaleName, Parameter(group=_TRAINING)] = "laptop",
-    config: Annotated[Path | None, Parameter(group=_TRAINING)] = None,
-    steps: Annotated[int | None, Parameter(group=_TRAINING)] = None,
-    batch_size: Annotated[int | None, Parameter(group=_TRAINING)] = None,
-    precision: Annotated[PrecisionName | None, Parameter(group=_TRAINING)] = None,
-    log_every: Annotated[int | None, Parameter(group=_TRAINING)] = None,
+    training: Annotated[TrainingOptions, Parameter(name="*", group=_TRAINING)] = _USUAL,
     seeds: Annotated[int | None, Parameter(group=_POPULATION)] = None,
     lr: Annotated[
         list[float] | None, Parameter(name=("--lr", "--learning-rate"), group=_POPULATION)
     ] = None,
     weight_decay: Annotated[list[float] | None, Parameter(group=_POPULATION)] = None,
     warmup_steps: Annotated[list[int] | None, Parameter(group=_POPULATION)] = None,
-    root: Annotated[Path, Parameter(group=_RUN)] = Path("runs"),
-    device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=_RUN)] = "auto",
-    max_seconds: Annotated[float | None, Parameter(group=_RUN)] = None,
-    tensorboard: Annotated[bool, Parameter(group=_RUN, negative=())] = False,
-    wandb: Annotated[str | None, Parameter(group=_RUN)] = None,
+    run: Annotated[RunOptions, Parameter(name="*", group=_RUN)] = _HERE,
     attention: Annotated[
         AttentionName | None, Parameter(name=("--attention", "--model.attention"), group=_MODEL)
     ] = None,
@@ -116,18 +102,6 @@ def train_task(
     task
         fuzzy (fuzzy logic functions), sraven (symbolic Raven's matrices), or one that a plug-in
         registers; language is a command.
-    scale
-        smoke (seconds), laptop (minutes on two cores) or paper (the paper's own setting).
-    config
-        YAML file of settings over the preset, in its form; options here go over both.
-    steps
-        Optimisation steps.
-    batch_size
-        Instances per step and model.
-    precision
-        float32, tf32 or bf16.
-    log_every
-        Steps between records of the training loss.
     seeds
         Number of seeds: 0 to N - 1.
     lr
@@ -136,16 +110,6 @@ def train_task(
         Weight decays.
     warmup_steps
         Steps of linear warmup.
-    root
-        Folder of the run directories.
-    device
-        auto takes the GPU if there is one.
-    max_seconds
-        Stop after this time, with a checkpoint.
-    tensorboard
-        Also write TensorBoard files, into the run directory.
-    wandb
-        Also send metrics to this Weights & Biases project.
     attention
         hyla, softmax, linear, another row of Table A1, or a plug-in's; hyla.expected2 is what we
         recommend for models of your own. hyla.silu has another φ, hyla.rms4 a normalised output.
@@ -156,11 +120,7 @@ def train_task(
         "weight_decay": weight_decay,
         "warmup_steps": warmup_steps,
     }
-    options = {
-        "steps": steps,
-        "batch_size": batch_size,
-        "precision": precision,
-        "log_every": log_every,
+    options = training.settings() | {
         "members": without_none(grid),
         "model": given(model) | without_none({"attention": attention}),
         "task": given(task_options),
@@ -168,33 +128,26 @@ def train_task(
     }
     with usage_errors():
         check_task(task)
-        tree = load_preset(task, scale)
+        tree = training.over(load_preset(task, training.scale))
         check_task_options(task, task_options)
-        if config is not None:
-            tree = merge(tree, read_settings(config, example="steps: 1000"))
         if tree["task_name"] != task:
-            raise ValueError(f"{config} is for the task {tree['task_name']!r}, not for {task!r}")
+            raise ValueError(
+                f"{training.config} is for the task {tree['task_name']!r}, not for {task!r}"
+            )
         if options["members"] and not isinstance(tree["members"], Mapping):
             raise ValueError(
-                f"the members of {config} are no grid: leave out --seeds, --lr and the like"
+                f"the members of {training.config} are no grid: leave out --seeds, --lr and so on"
             )
         # An empty dict would replace what is not one in the file, such as a list of members.
-        chosen = {name: value for name, value in options.items() if value not in (None, {})}
+        chosen = {name: value for name, value in options.items() if value != {}}
         settings = config_from_tree(merge(tree, chosen))
         check_model_options(model, settings.model)
-        settings.check_device(resolve_device(device))
-        check_max_seconds(max_seconds)
-        check_writable(root=root)
+        settings.check_device(resolve_device(run.device))
+        run.check()
 
-    path = run_path(settings, root)
-    say_if_too_late(path, tensorboard=tensorboard, wandb_project=wandb)
-    summary = train_population(
-        settings,
-        root=root,
-        device=device,
-        max_seconds=math.inf if max_seconds is None else max_seconds,
-        sinks=partial(open_sinks, settings.to_tree(), tensorboard=tensorboard, wandb_project=wandb),
-    )
+    path = run_path(settings, run.root)
+    run.say_if_too_late(path)
+    summary = train_population(settings, **run.arguments(settings.to_tree()))
     _show(settings, summary, path)
 
 

@@ -1,30 +1,23 @@
 """`hyla train language`: a language model on a prepared corpus, alone or under torchrun."""
 
-import math
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.shared.options import (
     AttentionName,
-    PrecisionName,
-    ScaleName,
-    check_max_seconds,
-    check_writable,
     given,
     make_options,
     optional_fields,
     without_none,
 )
 from hyla.commands.shared.output import console, score, table
-from hyla.commands.shared.tracking import open_sinks, say_if_too_late
+from hyla.commands.shared.training import RunOptions, TrainingOptions
 from hyla.nn import TransformerConfig
 from hyla.tasks.language import Corpus
 from hyla.training import merge
-from hyla.training.config import read_settings
 from hyla.training.language import (
     Execution,
     LanguageConfig,
@@ -33,16 +26,13 @@ from hyla.training.language import (
     language_run_path,
     load_language_preset,
 )
-from hyla.training.language import (
-    train_language as train_model,
-)
+from hyla.training.language import train_language as train_model
 from hyla.training.language.config import DERIVED_FROM_CORPUS
 from hyla.training.language.training import check_execution
 from hyla.training.run.ranks import Ranks
 
 if TYPE_CHECKING:  # a class made at run time is no type to a type checker
-    ModelOptions = object
-    EvaluationOptions = object
+    ModelOptions = EvaluationOptions = ExecutionOptions = object
 else:
     # A causal decoder of tokens that no experts and no dropout are trained for; some others
     # are options of their own.
@@ -52,12 +42,14 @@ else:
         "ModelOptions", optional_fields(TransformerConfig, without=_WITHOUT)
     )
     EvaluationOptions = make_options("EvaluationOptions", optional_fields(LanguageEvaluation))
+    ExecutionOptions = make_options("ExecutionOptions", optional_fields(Execution))
 
 _TRAINING = Group("Training", sort_key=1)
 _EXECUTION = Group("How it is computed: the same numbers up to rounding", sort_key=2)
 _RUN = Group("Where it runs", sort_key=3)
 _MODEL = Group("Model", sort_key=4)
 _EVALUATION = Group("Evaluation", sort_key=5)
+_USUAL, _HERE = TrainingOptions(), RunOptions()
 
 
 @continued_after_ctrl_c()
@@ -65,28 +57,15 @@ def train_language(
     data: Path,
     /,
     *,
-    scale: Annotated[ScaleName, Parameter(group=_TRAINING)] = "laptop",
-    config: Annotated[Path | None, Parameter(group=_TRAINING)] = None,
-    steps: Annotated[int | None, Parameter(group=_TRAINING)] = None,
-    batch_size: Annotated[int | None, Parameter(group=_TRAINING)] = None,
-    precision: Annotated[PrecisionName | None, Parameter(group=_TRAINING)] = None,
-    log_every: Annotated[int | None, Parameter(group=_TRAINING)] = None,
+    training: Annotated[TrainingOptions, Parameter(name="*", group=_TRAINING)] = _USUAL,
     seed: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     lr: Annotated[
         float | None, Parameter(name=("--lr", "--learning-rate"), group=_TRAINING)
     ] = None,
     weight_decay: Annotated[float | None, Parameter(group=_TRAINING)] = None,
     warmup_steps: Annotated[int | None, Parameter(group=_TRAINING)] = None,
-    strategy: Annotated[str, Parameter(group=_EXECUTION)] = "auto",
-    micro_batch: Annotated[int | None, Parameter(group=_EXECUTION)] = None,
-    recompute: Annotated[bool, Parameter(group=_EXECUTION, negative=())] = False,
-    compile: Annotated[bool | None, Parameter(group=_EXECUTION)] = None,
-    backend: Annotated[str, Parameter(group=_EXECUTION)] = "auto",
-    root: Annotated[Path, Parameter(group=_RUN)] = Path("runs"),
-    device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(group=_RUN)] = "auto",
-    max_seconds: Annotated[float | None, Parameter(group=_RUN)] = None,
-    tensorboard: Annotated[bool, Parameter(group=_RUN, negative=())] = False,
-    wandb: Annotated[str | None, Parameter(group=_RUN)] = None,
+    computing: Annotated[ExecutionOptions | None, Parameter(name="*", group=_EXECUTION)] = None,
+    run: Annotated[RunOptions, Parameter(name="*", group=_RUN)] = _HERE,
     size: Annotated[str | None, Parameter(group=_MODEL)] = None,
     attention: Annotated[
         AttentionName | None, Parameter(name=("--attention", "--model.attention"), group=_MODEL)
@@ -103,18 +82,6 @@ def train_language(
     ----------
     data
         Folder of the corpus.
-    scale
-        smoke (seconds), laptop (minutes on two cores) or paper (Table A3, a million steps).
-    config
-        YAML file of settings over the preset, in its form; options here go over both.
-    steps
-        Optimisation steps.
-    batch_size
-        Sequences a step, over all processes together.
-    precision
-        float32, tf32 or bf16.
-    log_every
-        Steps between records of the training loss.
     seed
         Seed of the initialisation and of the order of the data.
     lr
@@ -123,26 +90,6 @@ def train_language(
         Weight decay.
     warmup_steps
         Steps of linear warmup.
-    strategy
-        ddp (the model on every process), fsdp (a part of it on each) or auto (ddp).
-    micro_batch
-        Sequences that a process computes at once; gradients are accumulated over them.
-    recompute
-        Compute activations again in the backward pass, to save memory.
-    compile
-        Compile the model; by default on a GPU.
-    backend
-        What computes attention: auto, reference or fused.
-    root
-        Folder of the run directories.
-    device
-        auto takes the GPU if there is one.
-    max_seconds
-        Stop after this time, with a checkpoint.
-    tensorboard
-        Also write TensorBoard files, into the run directory.
-    wandb
-        Also send metrics to this Weights & Biases project.
     size
         nano, mini, paper, small, medium or large.
     attention
@@ -158,12 +105,8 @@ def train_language(
         "weight_decay": weight_decay,
         "warmup_steps": warmup_steps,
     }
-    options = {
+    options = training.settings() | {
         "size": size,
-        "steps": steps,
-        "batch_size": batch_size,
-        "precision": precision,
-        "log_every": log_every,
         "member": without_none(member),
         "model": given(model)
         | without_none({"attention": attention, "sequence_length": sequence_length}),
@@ -171,34 +114,18 @@ def train_language(
     }
     with usage_errors():
         corpus = Corpus.open(data)
-        tree = load_language_preset(scale)
-        if config is not None:
-            tree = merge(tree, read_settings(config, example="steps: 1000"))
+        tree = training.over(load_language_preset(training.scale))
         settings = language_config_from_tree(merge(tree, without_none(options)), corpus)
-        execution = Execution(
-            strategy=strategy,
-            micro_batch=micro_batch,
-            recompute=recompute,
-            compile=compile,
-            backend=backend,
-        )
-        ranks = Ranks(device)
+        execution = Execution(**given(computing))
+        ranks = Ranks(run.device)
         check_execution(settings, execution, ranks)
-        check_max_seconds(max_seconds)
-        check_writable(root=root)
+        run.check()
 
-    path = language_run_path(settings, root)
+    path = language_run_path(settings, run.root)
     if ranks.first:
-        say_if_too_late(path, tensorboard=tensorboard, wandb_project=wandb)
-    summary = train_model(
-        settings,
-        corpus,
-        root=root,
-        device=device,
-        max_seconds=math.inf if max_seconds is None else max_seconds,
-        execution=execution,
-        sinks=partial(open_sinks, settings.to_tree(), tensorboard=tensorboard, wandb_project=wandb),
-    )
+        run.say_if_too_late(path)
+    arguments = run.arguments(settings.to_tree())
+    summary = train_model(settings, corpus, execution=execution, **arguments)
     if ranks.first:
         _show(settings, summary, path)
 

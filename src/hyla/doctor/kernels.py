@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Case:
     """HYLA at a shape that one of the kernels is made for."""
 
@@ -23,6 +23,7 @@ class Case:
     queries: int
     keys: int
     dtype: torch.dtype
+    _: KW_ONLY
     causal: bool = False
     bias: bool = False
     gradients: bool = True
@@ -45,53 +46,14 @@ class Case:
 
 
 # Odd lengths: edges are where a kernel goes wrong first.
-_SHORT, _LONG = 37, 131
+_SHORT, _LONG = (37, 37), (131, 131)
+_FLOAT32, _BFLOAT16 = torch.float32, torch.bfloat16
 CASES = (
-    Case(
-        name="SRAVEN: 16 heads of 4, float32",
-        heads=16,
-        size=4,
-        queries=_SHORT,
-        keys=_SHORT,
-        dtype=torch.float32,
-        bias=True,
-    ),
-    Case(
-        name="fuzzy logic: 8 heads of 2, float32",
-        heads=8,
-        size=2,
-        queries=_SHORT,
-        keys=_SHORT,
-        dtype=torch.float32,
-        bias=True,
-    ),
-    Case(
-        name="language: 8 heads of 64, bfloat16",
-        heads=8,
-        size=64,
-        queries=_LONG,
-        keys=_LONG,
-        dtype=torch.bfloat16,
-        causal=True,
-    ),
-    Case(
-        name="language: 8 heads of 64, float32",
-        heads=8,
-        size=64,
-        queries=_LONG,
-        keys=_LONG,
-        dtype=torch.float32,
-        causal=True,
-    ),
-    Case(
-        name="decoding: 8 heads of 64, bfloat16",
-        heads=8,
-        size=64,
-        queries=1,
-        keys=_LONG,
-        dtype=torch.bfloat16,
-        gradients=False,
-    ),
+    Case("SRAVEN: 16 heads of 4, float32", 16, 4, *_SHORT, _FLOAT32, bias=True),
+    Case("fuzzy logic: 8 heads of 2, float32", 8, 2, *_SHORT, _FLOAT32, bias=True),
+    Case("language: 8 heads of 64, bfloat16", 8, 64, *_LONG, _BFLOAT16, causal=True),
+    Case("language: 8 heads of 64, float32", 8, 64, *_LONG, _FLOAT32, causal=True),
+    Case("decoding: 8 heads of 64, bfloat16", 8, 64, 1, 131, _BFLOAT16, gradients=False),
 )
 
 

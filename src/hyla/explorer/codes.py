@@ -88,11 +88,7 @@ class Atlas:
             points=[
                 schemas.Point(x=x, y=y, rule=names[rule], target=target, split=split)
                 for (x, y), rule, target, split in zip(
-                    places.tolist(),
-                    rules.tolist(),
-                    targets.tolist(),
-                    self._splits(),
-                    strict=True,
+                    places.tolist(), rules.tolist(), targets.tolist(), self._splits(), strict=True
                 )
             ],
             rules=list(names),

@@ -33,9 +33,7 @@ def counted(
         return None
     rates = known["rates"][pairs]
     found = schemas.Counted(
-        **rates[kind],
-        seeds=known["seeds"],
-        control=rates[control]["follows"] if control else None,
+        **rates[kind], seeds=known["seeds"], control=rates[control]["follows"] if control else None
     )
     # Without another rule there is none to follow; the tables then hold the rate of chance.
     no_other = same_rule or code == "zero"

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from hyla._errors import nearest
+from hyla._errors import check_choice
 
 PAIR_NAMES = ("self", "previous", "all")
 PairChoice: TypeAlias = str | Sequence[tuple[int, int]]
@@ -21,11 +21,7 @@ def check_pairs(pairs: Pairs) -> None:
     """Raise a ValueError for what cannot be a choice of pairs."""
     for choice in pairs.values() if isinstance(pairs, Mapping) else (pairs,):
         if isinstance(choice, str):
-            if choice not in PAIR_NAMES:
-                raise ValueError(
-                    f"pairs {choice!r} is unknown{nearest(choice, PAIR_NAMES)}; choose from "
-                    f"{PAIR_NAMES} or list (query, key) positions"
-                )
+            check_choice("pairs", choice, PAIR_NAMES, " or list (query, key) positions")
         elif not choice or not all(len(pair) == 2 for pair in choice):
             raise ValueError(f"pairs must list (query, key) positions, got {choice!r}")
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hyla._errors import nearest
+from hyla._errors import check_choice
 from hyla.attention import RECOMMENDED, resolve_spec
 from hyla.nn.transformer import Transformer
 from hyla.nn.transformer_config import TransformerConfig
@@ -26,10 +26,7 @@ def decoder_config(
 
     Its attention is the recommended one unless they say otherwise.
     """
-    if size not in DECODERS:
-        raise ValueError(
-            f"size {size!r} is unknown{nearest(size, DECODERS)}; choose from {list(DECODERS)}"
-        )
+    check_choice("size", size, DECODERS)
     fields: dict[str, Any] = {
         "input_dim": vocab_size,
         "output_dim": vocab_size,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from hyla._errors import check_positive, nearest
+from hyla._errors import check_choice, check_positive
 from hyla.attention import AttentionSpec, resolve_spec
 from hyla.attention.validation import BACKENDS
 from hyla.nn.feed_forward import check_experts
@@ -80,11 +80,7 @@ class TransformerConfig:
             ("feed_forward", FEED_FORWARDS),
             ("backend", BACKENDS),
         ):
-            value = getattr(self, name)
-            if value not in options:
-                raise ValueError(
-                    f"{name} {value!r} is unknown{nearest(value, options)}; choose from {options}"
-                )
+            check_choice(name, getattr(self, name), options)
         if self.feed_forward == "moe":
             check_experts(num_experts=self.num_experts, top_k=self.top_k)
         if self.positions == "rotary" and self.qk_dim // self.num_heads % 2:

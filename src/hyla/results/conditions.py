@@ -4,7 +4,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from hyla._errors import nearest
+from hyla._errors import check_choice
 from hyla.training import SCALES, TrainConfig
 from hyla.training.precision import check_precision
 
@@ -26,11 +26,7 @@ class Conditions:
     precision: str = _DEFAULT_PRECISION
 
     def __post_init__(self):
-        if self.scale not in SCALES:
-            raise ValueError(
-                f"scale {self.scale!r} is unknown{nearest(self.scale, SCALES)}; choose from "
-                f"{', '.join(SCALES)}"
-            )
+        check_choice("scale", self.scale, SCALES)
         if self.shorten < 1:
             raise ValueError(f"shorten must be at least 1, got {self.shorten}")
         check_precision(self.precision)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import yaml
 
-from hyla._errors import nearest
+from hyla._errors import check_choice, check_positive, nearest
 from hyla._plugins import PluginError
 from hyla.nn import TransformerConfig
 from hyla.tasks import Task, task_class
@@ -46,9 +46,8 @@ class Evaluation:
     """Instances per split at the end."""
 
     def __post_init__(self):
-        for name in ("every", "instances", "final_instances"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"evaluation.{name} must be at least 1, got {getattr(self, name)}")
+        sizes = ("every", "instances", "final_instances")
+        check_positive(**{f"evaluation.{name}": getattr(self, name) for name in sizes})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +67,7 @@ class TrainConfig:
 
     def __post_init__(self):
         check_precision(self.precision)
-        for name in ("steps", "batch_size", "log_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_positive(steps=self.steps, batch_size=self.batch_size, log_every=self.log_every)
         if not self.members:
             raise ValueError(
                 "members must hold at least one model; give a seed and a learning rate"
@@ -83,13 +80,8 @@ class TrainConfig:
         task = self.build_task()
         for seed in {member.seed for member in self.members}:
             task.manifest(seed)  # raises if the seed's combinations cannot be split as asked
-        known = task.splits
         for split in self.evaluation.splits:
-            if split not in known:
-                raise ValueError(
-                    f"evaluation.splits: {split!r} is unknown{nearest(split, known)}; "
-                    f"choose from {known}"
-                )
+            check_choice("evaluation.splits:", split, task.splits)
 
     def build_task(self) -> Task:
         """Return the task itself."""
@@ -132,10 +124,7 @@ def _unpickled(values: dict[str, Any]) -> TrainConfig:
 def load_preset(task: str, scale: str) -> dict[str, Any]:
     """Return the tree of a task's preset; `members` in it is a grid of lists."""
     own = _task_class(task, "task").presets
-    if scale not in SCALES:
-        raise ValueError(
-            f"scale {scale!r} is unknown{nearest(scale, SCALES)}; choose from {SCALES}"
-        )
+    check_choice("scale", scale, SCALES)
     if isinstance(own, Path):
         own = read_settings(own, example="smoke: {steps: 10}")
     for level in own:

@@ -13,11 +13,7 @@ FINAL_FRACTION = 0.1  # of the peak learning rate, where the cosine ends
 
 
 def scheduled_rate(
-    step: Int64[Tensor, ""],
-    *,
-    peak: Float[Tensor, " P"],
-    warmup: Float[Tensor, " P"],
-    total: int,
+    step: Int64[Tensor, ""], *, peak: Float[Tensor, " P"], warmup: Float[Tensor, " P"], total: int
 ) -> Float[Tensor, " P"]:
     """Learning rate of the update that follows `step` earlier ones.
 

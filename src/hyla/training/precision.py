@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from hyla._errors import nearest
+from hyla._errors import check_choice
 
 # float32 products in full precision; on tensor cores with tf32; or bf16 autocast.
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -13,11 +13,7 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 def check_precision(precision: str) -> None:
     """Raise a ValueError for a name that is not of `PRECISIONS`."""
-    if precision not in PRECISIONS:
-        raise ValueError(
-            f"precision {precision!r} is unknown{nearest(precision, PRECISIONS)}; "
-            f"choose from {', '.join(PRECISIONS)}"
-        )
+    check_choice("precision", precision, PRECISIONS)
 
 
 @contextmanager

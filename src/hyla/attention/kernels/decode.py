@@ -11,13 +11,7 @@ from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import read_sources
 from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.output_stage import finish
-from hyla.attention.kernels.tensors import (
-    Tensor4,
-    aligned,
-    describe_call,
-    macros,
-    why_unreadable,
-)
+from hyla.attention.kernels.tensors import Tensor4, aligned, describe_call, macros, why_unreadable
 
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)

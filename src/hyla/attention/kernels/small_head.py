@@ -15,12 +15,7 @@ from hyla.attention.kernels import bias_tiles, nvrtc
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import read_sources
 from hyla.attention.kernels.output_stage import Output, describe
-from hyla.attention.kernels.plans.small import (
-    WARP,
-    Plan,
-    choose_plan,
-    heads_and_elements_per_load,
-)
+from hyla.attention.kernels.plans.small import WARP, Plan, choose_plan, heads_and_elements_per_load
 from hyla.attention.kernels.tensors import fresh
 
 load_kernel = nvrtc.load_kernel
@@ -141,11 +136,7 @@ def query_gradient(
 
 
 def key_gradient(
-    call: Call,
-    upstream: Tensor,
-    *,
-    softmax: Softmax | None = None,
-    plan: Plan | None = None,
+    call: Call, upstream: Tensor, *, softmax: Softmax | None = None, plan: Plan | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients that the keys' pass makes: of k and v."""
     call, upstream = _as_read(call), _with_contiguous_heads(upstream)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from hyla import _errors
 from hyla._errors import check_positive, nearest
 from hyla.lab.latents.figures import drawings, write_drawings
 from hyla.latents._optional import required
@@ -70,10 +71,7 @@ def check_choice(
     check_positive(instances=instances)
     required("matplotlib")
     for name in figures:
-        if name not in TABLES:
-            raise ValueError(
-                f"figure {name!r} is unknown{nearest(name, TABLES)}; choose from {list(TABLES)}"
-            )
+        _errors.check_choice("figure", name, TABLES)
     for name, count in Counter(subject.name for subject in subjects).items():
         if count > 1:
             raise ValueError(

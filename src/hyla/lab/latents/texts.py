@@ -56,11 +56,7 @@ def analyse_texts(
     check_pairs(pairs)
     required("matplotlib")
     from hyla.integrations.transformers import register
-    from hyla.integrations.transformers.codes.texts import (
-        load_pretrained,
-        model_name,
-        stream_texts,
-    )
+    from hyla.integrations.transformers.codes.texts import load_pretrained, model_name, stream_texts
 
     register()  # models that are ours, or were saved with one of our attention functions
     model = load_pretrained(reference, device=device, say=say)

@@ -44,10 +44,7 @@ _WITHOUT_KERNEL = (
 # at smoke scale, and the rows of Table A1 timed in turn on one core.
 SPEEDS = {
     ("cuda", "fuzzy"): Speed(
-        start_up=24,
-        latency=0.38e-3,
-        work=0.100e-3,
-        relative=dict.fromkeys(_WITHOUT_KERNEL, 1.2),
+        start_up=24, latency=0.38e-3, work=0.100e-3, relative=dict.fromkeys(_WITHOUT_KERNEL, 1.2)
     ),
     ("cuda", "sraven"): Speed(
         start_up=39,

@@ -37,12 +37,7 @@ def collect_ceilings(experiments: Sequence[Experiment], tables: Tables, device: 
 
 
 def measure(
-    experiment: Experiment,
-    tables: Tables,
-    *,
-    root: Path,
-    device: str,
-    deadline: float = math.inf,
+    experiment: Experiment, tables: Tables, *, root: Path, device: str, deadline: float = math.inf
 ) -> int:
     """Measure what the experiment asks for beside scores; return the number of rows.
 

@@ -219,10 +219,7 @@ def submit(
 
 
 def wait_for(
-    jobs: SlurmJobs,
-    *,
-    show: Callable[[SlurmJobs, Sequence[str]], None],
-    say: Callable[[str], None],
+    jobs: SlurmJobs, *, show: Callable[[SlurmJobs, Sequence[str]], None], say: Callable[[str], None]
 ) -> list[str]:
     """Wait for the jobs, showing the state of each again and again; return what went wrong."""
     states: list[str] = []

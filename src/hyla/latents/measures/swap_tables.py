@@ -31,10 +31,7 @@ def layer_sets(layers: Sequence[int]) -> list[Sequence[int]]:
 
 
 def swap_matrix(
-    swaps: Swaps,
-    *,
-    layers: Sequence[int] | None = None,
-    code: str = "donor",
+    swaps: Swaps, *, layers: Sequence[int] | None = None, code: str = "donor"
 ) -> "pandas.DataFrame":
     """Give every operation's code to every operation; a row for each pair of them.
 

@@ -181,11 +181,7 @@ class HubDataset:
             ) from error
         try:
             self._rows = datasets.load_dataset(
-                name,
-                config,
-                split=split,
-                streaming=True,
-                data_files=list(self.files) or None,
+                name, config, split=split, streaming=True, data_files=list(self.files) or None
             )
         except Exception as error:  # of many kinds: no network, no such dataset, no such split
             raise CorpusError(f"cannot open the dataset {name}: {error}") from error

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hyla._errors import check_positive, nearest
+from hyla._errors import check_choice, check_positive
 from hyla.attention.validation import BACKENDS
 from hyla.nn import TransformerConfig
 from hyla.nn.decoders import decoder_config
@@ -93,27 +93,19 @@ class Execution:
     """How a run is computed; the numbers are the same up to rounding."""
 
     strategy: str = "auto"
-    """ddp (a whole model on every rank), fsdp (each rank holds a part) or auto (ddp)."""
+    """ddp (a whole model on every rank), as by default (auto), or fsdp (each rank holds a part)."""
     micro_batch: int | None = None
-    """Sequences that a rank computes at once; its whole share of the batch if None."""
+    """Sequences that a rank computes at once; by default its whole share of the batch."""
     recompute: bool = False
     """Compute activations again in the backward pass instead of keeping them."""
     compile: bool | None = None
-    """Compile the model; None compiles on a GPU."""
+    """Compile the model; by default on a GPU."""
     backend: str = "auto"
-    """What computes attention: auto, reference or fused."""
+    """What computes attention: auto, as by default, reference or fused."""
 
     def __post_init__(self):
-        if self.strategy not in STRATEGIES:
-            raise ValueError(
-                f"strategy {self.strategy!r} is unknown{nearest(self.strategy, STRATEGIES)}; "
-                f"choose from {STRATEGIES}"
-            )
-        if self.backend not in BACKENDS:
-            raise ValueError(
-                f"backend {self.backend!r} is unknown{nearest(self.backend, BACKENDS)}; "
-                f"choose from {BACKENDS}"
-            )
+        check_choice("strategy", self.strategy, STRATEGIES)
+        check_choice("backend", self.backend, BACKENDS)
         if self.micro_batch is not None:
             check_positive(micro_batch=self.micro_batch)
 
@@ -129,10 +121,7 @@ class Execution:
 
 def load_language_preset(scale: str) -> dict[str, Any]:
     """Return the tree of settings at a scale."""
-    if scale not in SCALES:
-        raise ValueError(
-            f"scale {scale!r} is unknown{nearest(scale, SCALES)}; choose from {SCALES}"
-        )
+    check_choice("scale", scale, SCALES)
     return read_preset("language", scale)
 
 

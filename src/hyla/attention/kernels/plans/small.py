@@ -46,10 +46,7 @@ def choose_plan(pass_name: str, own: Tensor) -> Plan:
     # Four blocks cap a thread at 128 registers: enough for the keys' pass if a lane holds little.
     crowded = pass_name == "key" and _lane_floats(heads, width, lanes) * rows <= 16
     return Plan(
-        lanes=lanes,
-        rows=rows,
-        blocks=4 if crowded else 1,
-        prefetch=small or pass_name == "query",
+        lanes=lanes, rows=rows, blocks=4 if crowded else 1, prefetch=small or pass_name == "query"
     )
 
 

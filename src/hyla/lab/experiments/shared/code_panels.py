@@ -191,12 +191,7 @@ def code_map(
 
 
 def decoded_by_layer(
-    rows: Sequence[Row],
-    *,
-    title: str,
-    metric: str,
-    code: tuple[str, str],
-    controls: Sequence[str],
+    rows: Sequence[Row], *, title: str, metric: str, code: tuple[str, str], controls: Sequence[str]
 ) -> Lines | None:
     """Return the scores of the code, by its name and colour, and of the controls."""
     free = [colour for colour in PALETTE if colour not in METHOD_COLOURS.values()]

@@ -119,8 +119,7 @@ class Picture:
                 "nothing"
             ) from error
         figure = Figure(
-            figsize=(self.width / _PIXELS_PER_INCH, self.height / _PIXELS_PER_INCH),
-            facecolor=PAPER,
+            figsize=(self.width / _PIXELS_PER_INCH, self.height / _PIXELS_PER_INCH), facecolor=PAPER
         )
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()

@@ -59,10 +59,7 @@ def fitting_threads(
 
 
 def list_readings(
-    threads: Sequence[Thread],
-    config: SravenConfig,
-    *,
-    combinations: Collection[Combination] | None,
+    threads: Sequence[Thread], config: SravenConfig, *, combinations: Collection[Combination] | None
 ) -> list[Reading]:
     """Every way of choosing M threads that do not cross, most probable first."""
     found = [
