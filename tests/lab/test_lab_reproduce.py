@@ -15,13 +15,13 @@ from stored_models import write_models
 from hyla.cli import main
 from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.figures.drawing import Bars, Figure, Lines, Points
-from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
 from hyla.lab.methods import Effort, methods_of, results_of
 from hyla.lab.plan.measure import measure
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report.sections import build
+from hyla.lab.verdicts import NO_VERDICT, STATUSES, Verdict, judge
 from hyla.results.conditions import Conditions
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import Row
@@ -138,7 +138,7 @@ def test_everything_deleted_and_run_again_gives_the_same_verdicts(tmp_path: Path
     def judged(name: str) -> list[Verdict]:
         assert _reproduce(tmp_path / name, "fig2c", *_HALF, "--no-report") == 0
         tables = Tables(tmp_path / name / "store", Conditions(scale="smoke", shorten=10))
-        return load("fig2c").verdicts(results_of(load("fig2c"), tables))
+        return judge(load("fig2c").claims(results_of(load("fig2c"), tables)))
 
     first = judged("once")
     assert first
