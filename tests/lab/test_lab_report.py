@@ -273,3 +273,15 @@ def test_progress_is_told_for_each_setting_and_figure(tmp_path: Path):
         f"paper, {section.experiment.name}: drawing figure {i} of {len(drawn)}"
         for i, section in enumerate(drawn, start=1)
     ]
+
+
+def test_tables_of_dirty_origin_are_marked(tmp_path: Path):
+    tables = write_models(tmp_path, "tableA1", on_sraven(plain))
+    mark = "From a tree with uncommitted changes:"
+    assert not any(mark in page for page in pages(tmp_path))
+    rows = tables.models()
+    rows[0] |= {"git_commit": "0123456789abcdef-dirty"}
+    tables.add_measured("models-sraven", rows, key=("method", *MEMBER))
+    for page in pages(tmp_path):
+        line = next(line for line in page.splitlines() if mark in line)
+        assert "git commit 0123456789ab-dirty" in line

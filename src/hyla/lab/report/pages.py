@@ -50,6 +50,7 @@ _SMOKE = (
     "Smoke scale: seconds of training. These numbers only show that everything runs: claims are "
     "listed, not judged."
 )
+_DIRTY = "From a tree with uncommitted changes:"
 _MISSING = "Not measured at paper scale and length"
 _COLOURS = {
     **dict.fromkeys((UNDECIDED, TOO_FEW, CANNOT_BE_TOLD, BY_CONSTRUCTION, NO_VERDICT), "#777"),
@@ -138,7 +139,8 @@ def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
             for table in (section.table, section.models):
                 if table is not None:
                     lines += [*_markdown_table(table), ""]
-            lines += [f"_{_inert(section.origin)}_", ""]
+            mark = f"**{_DIRTY}** " if section.dirty else ""
+            lines += [f"{mark}_{_inert(section.origin)}_", ""]
     if left_out := _missing_lines(sections):
         lines += [f"## {_MISSING}", "", *_markdown_list(left_out), ""]
     return "\n".join(lines)
@@ -239,7 +241,8 @@ def _html_section(
             f"<details><summary>Every method: scores, picked hyper-parameters</summary>"
             f"{_html_table(section.models)}</details>"
         )
-    parts.append(f"<p class='origin'>{html.escape(section.origin)}</p>")
+    mark = f"<b>{_DIRTY}</b> " if section.dirty else ""
+    parts.append(f"<p class='origin'>{mark}{html.escape(section.origin)}</p>")
     return parts
 
 

@@ -19,6 +19,8 @@ from hyla.lab.methods import Method, methods_of, results_of, titled
 from hyla.lab.registry import BEYOND, NAMES, load
 from hyla.lab.verdicts import STATUSES, UNJUDGED, Verdict, judge, unjudged
 from hyla.results.conditions import Conditions
+from hyla.results.origins import is_dirty
+from hyla.results.runs import Row
 from hyla.results.selection import Estimate
 from hyla.results.tables import Cell, Results, Tables, stored_conditions
 from hyla.training import SCALES
@@ -50,6 +52,8 @@ class Section:
     claims: Sequence[Claim]
     origin: str
     """What the numbers were computed with."""
+    dirty: bool
+    """Whether some of it had changes that no commit has."""
     verdicts: Sequence[Verdict] = ()
     """On its claims, judged together with those of all sections."""
 
@@ -132,6 +136,7 @@ def _section(experiment: Experiment, results: Results) -> Section:
         models=_models_table(experiment, results),
         claims=experiment.claims(results),
         origin=_origin(experiment, results),
+        dirty=any(is_dirty(row.get("git_commit")) for row in _all_rows(results)),
     )
 
 
@@ -213,14 +218,17 @@ def _diverged(cell: Cell) -> str:
 
 
 def _origin(experiment: Experiment, results: Results) -> str:
-    rows = [*(row for cell in results.cells for row in cell.rows), *results.rows]
     parts = []
     for name in _ORIGIN:
-        values = Counter(str(row[name]) for row in rows if row.get(name))
+        values = Counter(str(row[name]) for row in _all_rows(results) if row.get(name))
         if values:
             short = [_short_commit(value) if name == "git_commit" else value for value in values]
             parts.append(f"{name.replace('_', ' ')} {', '.join(dict.fromkeys(short))}")
     return "; ".join([*_training(experiment, results), *parts])
+
+
+def _all_rows(results: Results) -> list[Row]:
+    return [*(row for cell in results.cells for row in cell.rows), *results.rows]
 
 
 def _training(experiment: Experiment, results: Results) -> list[str]:
