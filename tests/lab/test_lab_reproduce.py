@@ -15,13 +15,14 @@ from stored_models import write_models
 from hyla.cli import main
 from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.figures.drawing import Bars, Figure, Lines, Points
-from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
 from hyla.lab.methods import Effort, methods_of, results_of
 from hyla.lab.plan.measure import measure
+from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report.sections import build
+from hyla.lab.verdicts import NO_VERDICT, STATUSES, Verdict, judge
 from hyla.results.conditions import Conditions
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import Row
@@ -138,7 +139,7 @@ def test_everything_deleted_and_run_again_gives_the_same_verdicts(tmp_path: Path
     def judged(name: str) -> list[Verdict]:
         assert _reproduce(tmp_path / name, "fig2c", *_HALF, "--no-report") == 0
         tables = Tables(tmp_path / name / "store", Conditions(scale="smoke", shorten=10))
-        return load("fig2c").verdicts(results_of(load("fig2c"), tables))
+        return judge(load("fig2c").claims(results_of(load("fig2c"), tables)))
 
     first = judged("once")
     assert first
@@ -412,3 +413,42 @@ def test_everything_end_to_end(tmp_path: Path, capsys):
         _check_legend(section.figure)
     page = (tmp_path / "store" / "report.html").read_text()
     assert "These numbers only show that everything runs" in page
+
+
+# --- where results come from ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def dirty_tree(monkeypatch):
+    monkeypatch.setattr("hyla.lab.plan.reproduction.git_commit", lambda: "ab12-dirty")
+
+
+def test_a_dirty_tree_is_not_collected_from_unasked(tmp_path: Path, capsys, dirty_tree):
+    assert _reproduce(tmp_path, "tableA3", "--scale", "laptop", "--no-report") == USAGE
+    assert "uncommitted changes" in (told := capsys.readouterr().err)
+    assert "commit or stash them, or collect with --allow-dirty" in " ".join(told.split())
+    assert not (tmp_path / "store").exists()
+    allowed = ("--scale", "laptop", "--no-report", "--allow-dirty")
+    assert _reproduce(tmp_path, "tableA3", *allowed) == 0
+    assert (tmp_path / "store" / "laptop" / "tableA3.csv").exists()
+
+
+def test_nor_are_runs_of_a_dirty_tree(tmp_path: Path, monkeypatch):
+    """Here runs of smoke scale, taken for others: such would take minutes."""
+    monkeypatch.setattr("hyla.lab.plan.reproduction.git_commit", lambda: "ab12")
+    monkeypatch.setattr("hyla.training.run.directory.git_commit", lambda: "cd34-dirty")
+    assert _reproduce(tmp_path, "fig2c", *_CUT, "--no-report") == 0
+    job = Reproduction(names=["fig2c"], scale="smoke", shorten=10, seeds=1, root=tmp_path / "runs")
+    shares = [share for share in job.plan() if share.path.exists()]
+    job.check_origins(shares)  # the numbers mean nothing
+    object.__setattr__(job, "scale", "laptop")
+    with pytest.raises(
+        ValueError, match=r"2 runs under .* uncommitted changes \(fuzzy-.*move them"
+    ):
+        job.check_origins(shares)
+    object.__setattr__(job, "allow_dirty", True)
+    job.check_origins(shares)
+
+
+def test_smoke_scale_may_come_from_anywhere(tmp_path: Path, dirty_tree):
+    assert _reproduce(tmp_path, "tableA3", "--scale", "smoke", "--no-report") == 0

@@ -38,6 +38,7 @@ def reproduce(
     out: Annotated[Path | None, Parameter(group=_RUN)] = None,
     remeasure: Annotated[bool, Parameter(group=_RUN, negative=())] = False,
     report: Annotated[bool, Parameter(group=_RUN, negative="--no-report")] = True,
+    allow_dirty: Annotated[bool, Parameter(group=_RUN, negative=())] = False,
     slurm: Annotated[SlurmOptions | None, Parameter(group=_SLURM)] = None,
 ) -> None:
     """Reproduce figures and tables of the paper, and set them beside its numbers.
@@ -72,6 +73,8 @@ def reproduce(
         Measure on trained models again, also where nothing new was trained.
     report
         Rebuild the report at the end; --no-report leaves it.
+    allow_dirty
+        Collect what was computed with uncommitted changes, too; the report marks it.
     """
     screen = LabScreen()
     with usage_errors():
@@ -84,6 +87,7 @@ def reproduce(
             only=_only(only or []),
             out=out,
             remeasure=remeasure,
+            allow_dirty=allow_dirty,
             slurm=slurm,
             **vars(extent),
             **vars(launch),
@@ -93,8 +97,9 @@ def reproduce(
         # A dry run for a GPU may happen where there is none.
         elsewhere = dry_run and job.device != "auto"
         where = torch.device(job.device) if elsewhere else resolve_device(job.device)
-
-    shares = job.plan()
+        shares = job.plan()
+        if not dry_run:
+            job.check_origins(shares)
     seconds = job.seconds(shares, where)
     if dry_run:
         screen.show(_populations(shares, seconds))

@@ -1,57 +1,119 @@
-"""The paper's claims against what was measured: reproduced, partly, or not, and by what number.
+"""What is claimed, and the effect that it rests on; `hyla.lab.verdicts` judges.
 
-A claim is judged only where everything it speaks of was measured, and without several seeds there
-is no standard error by which it could be more than partly reproduced. A model that diverged was
-measured: no claim is reproduced that compares it, on either side.
+A claim is made only where everything it speaks of was measured. It says what must be above 0 (its
+effects, all of them) and how large that must be.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from hyla.lab.effects import Effect, difference
 from hyla.results.selection import Estimate
 
-REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
-STATUSES = (REPRODUCED, PARTLY, NOT)
-NO_VERDICT = "smoke scale: not a verdict"
-"""The status of claims where nothing was trained for long enough to judge any."""
+BY_CONSTRUCTION = "by construction"
+"""True of any results, of a count or a setting: no finding."""
+CANNOT_BE_TOLD = "cannot be told"
+"""What was measured would be the same if the claim were false."""
+
+
+class Unit(NamedTuple):
+    """How an effect is written."""
+
+    factor: float
+    name: str
+    digits: int
+
+    def text(self, value: float, *, sign: bool = False) -> str:
+        """Return a number in this unit, without its name."""
+        return f"{self.factor * value:{'+' if sign else ''}.{self.digits}f}"
+
+
+POINTS = Unit(100, " points", 1)
+PLAIN = Unit(1, "", 3)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What our numbers say about a claim."""
+class Size:
+    """How large an effect must be to be the one that is claimed."""
 
-    claim: str
-    """The paper's, in its words where possible."""
-    status: str
-    """One of `STATUSES`, or `NO_VERDICT`."""
-    number: str
-    """The numbers that say so."""
+    least: float
+    most: float = math.inf
+    of: str = ""
+    """What has that size, if it is not the effect itself."""
+    why: str = ""
+    """What the effect is, or where the bounds come from, if the claim does not say so."""
 
-    def __post_init__(self):
-        if self.status not in (*STATUSES, NO_VERDICT):
-            raise ValueError(f"status must be one of {STATUSES}, got {self.status!r}")
-
-    def without_errors(self) -> "Verdict":
-        """Return what is left of a verdict that rests on a single seed: at most partly."""
-        status = PARTLY if self.status == REPRODUCED else self.status
-        number = f"{self.number} (single seed, no standard error)"
-        return dataclasses.replace(self, status=status, number=number)
+    def text(self, unit: Unit) -> str:
+        """Say it as a rule."""
+        rule = "certainly above 0"
+        if self.least > 0:
+            upper = "or more" if self.most == math.inf else f"to {unit.text(self.most)}"
+            rule += f", and {self.of + ' ' if self.of else ''}{unit.text(self.least)} {upper}"
+        return rule + (f" ({self.why})" if self.why else "")
 
 
-def error_of(*estimates: Estimate) -> float:
-    """Standard error of a sum or difference; a single seed adds none, and the report says so."""
-    errors = (e.standard_error for e in estimates)
-    return math.hypot(*(0.0 if math.isnan(error) else error for error in errors))
+NOTICEABLE = Size(least=0.01)
+"""Less than a point is no difference worth a sentence, however certain."""
 
 
-def by_error(lead: float, error: float) -> str:
-    """Return the status of "this is larger": by more than the error, on average, or not.
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim of the paper or a question of ours, with what was measured."""
 
-    NaN, of what diverged, is not larger.
-    """
-    return REPRODUCED if lead > error else PARTLY if lead > 0 else NOT
+    text: str
+    """In the paper's words where possible."""
+    numbers: str
+    """What was measured, in a few words."""
+    effects: Sequence[Effect] = ()
+    """What must be above 0: all of them."""
+    size: Size = NOTICEABLE
+    sized: float | None = None
+    """What must be of that size; None: the smallest of the effects."""
+    unit: Unit = POINTS
+    untested: str = ""
+    """`BY_CONSTRUCTION` or `CANNOT_BE_TOLD` where no effect could say anything."""
+
+    @property
+    def weakest(self) -> Effect:
+        """The effect that is least clearly above 0: the claim is no stronger."""
+        return min(self.effects, key=lambda effect: effect.clearness)
+
+    @property
+    def as_large(self) -> bool:
+        """Whether the effect is of the claimed size."""
+        values = [effect.value for effect in self.effects]
+        value = min(values) if self.sized is None else self.sized
+        return self.size.least <= value <= self.size.most
+
+
+def ahead(
+    text: str,
+    leader: tuple[str, Estimate | None],
+    others: Mapping[str, Estimate | None],
+    size: Size = NOTICEABLE,
+) -> list[Claim]:
+    """Claim that the leader is above each of the others; nothing if one was not measured."""
+    name, lead = leader
+    measured = {other: score for other, score in others.items() if score is not None}
+    if lead is None or not measured or len(measured) < len(others):
+        return []
+    effects = {other: difference(lead, score) for other, score in measured.items()}
+    rival = min(effects, key=lambda other: effects[other].clearness)
+    numbers = f"{name} {percent(lead)} against {percent(measured[rival])} ({rival})"
+    return [Claim(text=text, numbers=numbers, effects=list(effects.values()), size=size)]
+
+
+def constructed(text: str, numbers: str) -> Claim:
+    """Return a claim that no measurement could have contradicted."""
+    return Claim(text=text, numbers=numbers, untested=BY_CONSTRUCTION)
+
+
+def introduced(what: str, claims: Sequence[Claim]) -> list[Claim]:
+    """Return the claims with words before their numbers that say what was measured."""
+    return [dataclasses.replace(claim, numbers=f"{what}{claim.numbers}") for claim in claims]
 
 
 def percent(value: Estimate) -> str:
@@ -61,47 +123,3 @@ def percent(value: Estimate) -> str:
     if math.isnan(value.standard_error):
         return f"{100 * value.mean:.1f}"
     return f"{100 * value.mean:.1f} ± {100 * value.standard_error:.1f}"
-
-
-def standing(score: Estimate | None) -> float:
-    """Return what to find the highest score by: first what diverged, since it decides."""
-    if score is None:
-        return -math.inf
-    return math.inf if math.isnan(score.mean) else score.mean
-
-
-def ahead(
-    claim: str, leader: tuple[str, Estimate | None], others: Mapping[str, Estimate | None]
-) -> list[Verdict]:
-    """Judge "the leader does best": by more than the error, on average, or not.
-
-    Empty if one of them was not measured.
-    """
-    name, lead = leader
-    measured = {other: score for other, score in others.items() if score is not None}
-    if lead is None or not measured or len(measured) < len(others):
-        return []
-    best = max(measured, key=lambda other: standing(measured[other]))
-    margins = [lead.mean - score.mean - error_of(lead, score) for score in measured.values()]
-    if all(margin > 0 for margin in margins):
-        status = REPRODUCED
-    elif lead.mean > measured[best].mean:
-        status = PARTLY
-    else:
-        status = NOT
-    number = f"{name} {percent(lead)} against {percent(measured[best])} ({best})"
-    return [Verdict(claim=claim, status=status, number=number)]
-
-
-def share(claim: str, holds: Sequence[bool], number: str, *, enough: float = 1.0) -> list[Verdict]:
-    """Judge a claim about several cases by the share of them in which it holds."""
-    if not holds:
-        return []
-    part = sum(holds) / len(holds)
-    status = REPRODUCED if part >= enough else PARTLY if part >= 0.5 else NOT
-    return [Verdict(claim=claim, status=status, number=number)]
-
-
-def agrees(ours: Estimate, paper: Estimate) -> bool:
-    """Whether two results differ by no more than two standard errors of their difference."""
-    return abs(ours.mean - paper.mean) <= 2 * error_of(ours, paper)

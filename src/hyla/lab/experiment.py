@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hyla.figures.drawing import Figure, Table
-from hyla.lab.claims import Verdict
+from hyla.lab.claims import Claim
 from hyla.lab.measuring import Measurement
 from hyla.results.tables import Results
 
@@ -14,7 +14,7 @@ def _no_sweeps(scale: str) -> list[dict[str, Any]]:
     return []
 
 
-def _no_verdicts(results: Results) -> list[Verdict]:
+def _no_claims(results: Results) -> list[Claim]:
     return []
 
 
@@ -32,5 +32,5 @@ class Experiment:
     """What is measured on trained models, or without any, beside their scores."""
     figure: Callable[[Results], Figure | None] = lambda results: None
     table: Callable[[Results], Table | None] = lambda results: None
-    verdicts: Callable[[Results], list[Verdict]] = _no_verdicts
-    """The paper's claims, each with what was measured here."""
+    claims: Callable[[Results], list[Claim]] = _no_claims
+    """The paper's claims, each with what was measured here; the report judges them together."""

@@ -83,6 +83,11 @@ def measured_with(device: torch.device) -> Row:
     return {**environment(device), "hyla": __version__, "git_commit": git_commit()}
 
 
+def is_dirty(commit: str | None) -> bool:
+    """Whether a commit does not say what was computed: the tree had changes of its own."""
+    return commit is not None and "-dirty" in commit
+
+
 def _name(origin: Row) -> str:
     # As text: read from an older table, CUDA 13.0 is a number.
     known = {name: str(value) for name, value in origin.items() if value is not None}

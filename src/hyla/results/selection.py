@@ -18,6 +18,8 @@ class Estimate:
 
     mean: float
     standard_error: float
+    count: int = 1
+    """Over how many seeds, or instances where nothing was trained."""
 
     def __str__(self) -> str:
         if math.isnan(self.standard_error):
@@ -72,7 +74,12 @@ def hyperparameters_of(row: Row) -> tuple[Any, ...]:
 
 def estimate(rows: Sequence[Row], metric: str) -> Estimate:
     """Return mean and standard error of a metric over the rows."""
-    values = [row[metric] for row in rows]
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return Estimate(statistics.fmean(values), math.nan)
-    return Estimate(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)))
+    return estimate_of([row[metric] for row in rows])
+
+
+def estimate_of(values: Sequence[float]) -> Estimate:
+    """Return mean and standard error of one value for each seed."""
+    mean, count = statistics.fmean(values), len(values)
+    if count < 2 or not all(map(math.isfinite, values)):
+        return Estimate(mean, math.nan, count)
+    return Estimate(mean, statistics.stdev(values) / math.sqrt(count), count)

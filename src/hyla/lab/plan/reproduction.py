@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyla._environment import environment
+from hyla._environment import environment, git_commit
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import NotAvailableError
 from hyla.lab.methods import Effort, Method, check_only, methods_of, titled, together
@@ -20,7 +20,8 @@ from hyla.lab.plan.pipeline import Job, Launch, Outcome, Watch
 from hyla.lab.plan.shares import Share
 from hyla.lab.registry import load_all
 from hyla.results.conditions import Conditions
-from hyla.results.runs import Row, read_run
+from hyla.results.origins import is_dirty
+from hyla.results.runs import Row, origin_of, read_run
 from hyla.results.tables import Tables
 from hyla.training import Interrupted
 from hyla.training.identity import method_key
@@ -81,6 +82,8 @@ class Reproduction(LabLaunch, Job, Extent):
     """Measure on trained models again, also where nothing new was trained."""
     report: bool = True
     """Rebuild the report at the end."""
+    allow_dirty: bool = False
+    """Collect what was computed with uncommitted changes, too; the report marks it."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -170,6 +173,33 @@ class Reproduction(LabLaunch, Job, Extent):
         ]
 
     # --- collecting --------------------------------------------------------------------------
+
+    def check_origins(self, shares: Sequence[Share]) -> None:
+        """Raise a ValueError if results would come from source that no commit has.
+
+        At smoke scale the numbers mean nothing, wherever they come from.
+        """
+        if self.allow_dirty or self.scale == "smoke":
+            return
+        anyway = "or collect with --allow-dirty, and the report marks what comes from there"
+        if is_dirty(git_commit()):
+            raise ValueError(
+                "this source tree has uncommitted changes, so that no commit would say where the "
+                f"results come from: commit or stash them, {anyway}"
+            )
+        paths = dict.fromkeys(share.path for share in shares if share.path.exists())
+        dirty = [p.name for p in paths if is_dirty(origin_of(read_run(p))["git_commit"])]
+        if dirty:
+            named = ", ".join(dirty[:3]) + (", …" if len(dirty) > 3 else "")
+            raise ValueError(
+                f"{len(dirty)} runs under {self.root} were trained with uncommitted changes "
+                f"({named}): move them away to train them again, {anyway}"
+            )
+
+    def run(self, watch: Watch) -> Outcome:
+        """Train what is missing and collect what is finished, if a commit says what it is of."""
+        self.check_origins(self.plan())
+        return super().run(watch)
 
     def collect(self, outcome: Outcome, *, trained: bool, deadline: float, watch: Watch) -> None:
         """Put finished runs into the tables, and measure what is asked for beside scores."""

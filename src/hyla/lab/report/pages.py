@@ -9,8 +9,19 @@ from pathlib import Path
 from hyla._errors import install_command
 from hyla.figures.draw_plotly import figure_html, page_html
 from hyla.figures.drawing import Table
-from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED, STATUSES, Verdict
+from hyla.lab.claims import BY_CONSTRUCTION, CANNOT_BE_TOLD
 from hyla.lab.report.sections import Section, beyond_the_paper, build, counts, missing
+from hyla.lab.verdicts import (
+    NO_VERDICT,
+    NOT,
+    PARTLY,
+    REPRODUCED,
+    STATUSES,
+    TOO_FEW,
+    UNDECIDED,
+    UNJUDGED,
+    Verdict,
+)
 
 _TITLE = "Attention as a Hypernetwork: ours beside the paper's"
 _INTRODUCTION = (
@@ -21,10 +32,13 @@ _TERMS = (
     "**OOD** scores are on compositions that no training instance has: combinations of terms in "
     "fuzzy logic (R²), of rules in SRAVEN (accuracy). **Seen** ones are on new instances of the "
     "compositions in training.",
-    "A claim is **reproduced** where the numbers show it by more than their standard errors over "
-    "seeds, or by the margin that stands with them; **partly** where they show it on average, in "
-    "some of the cases, or by a single seed; else **not reproduced**. It is judged only where all "
-    "that it speaks of was measured.",
+    "A claim rests on an **effect**, with its t interval over seeds in brackets, and a **rule** "
+    "that names its size. It is **reproduced** where the whole interval is above 0 and the size is "
+    "as claimed, **partly** where the size is another, **not reproduced** where the interval is "
+    "below 0, and else **undecided**. All claims are judged together: of the effects that are "
+    "called certain, one in twenty is expected to be none.",
+    "Not judged, and not counted, are claims with **too few seeds** (less than three), those that "
+    "**cannot be told** by what was measured, and those that are true **by construction**.",
     "**Paper scale** is the paper's models and tasks, trained for as many steps, or for the part "
     "that is named: **1/4 of the steps**. Of Figure 6, its section says how much was trained. "
     "**Laptop** and **smoke scale** are smaller models for minutes and seconds of a CPU.",
@@ -37,8 +51,12 @@ _SMOKE = (
     "Smoke scale: seconds of training. These numbers only show that everything runs: claims are "
     "listed, not judged."
 )
+_DIRTY = "From a tree with uncommitted changes:"
 _MISSING = "Not measured at paper scale and length"
-_COLOURS = {REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e", NO_VERDICT: "#777"}
+_COLOURS = {
+    **dict.fromkeys((UNDECIDED, TOO_FEW, CANNOT_BE_TOLD, BY_CONSTRUCTION, NO_VERDICT), "#777"),
+    **{REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e"},
+}
 _STYLE = """
 h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid #ddd } h3 { margin-top: 2em }
 table { border-collapse: collapse; font-size: 13px; margin: .8em 0 }
@@ -118,7 +136,8 @@ def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
             for table in (section.table, section.models):
                 if table is not None:
                     lines += [*_markdown_table(table), ""]
-            lines += [f"_{_inert(section.origin)}_", ""]
+            mark = f"**{_DIRTY}** " if section.dirty else ""
+            lines += [f"{mark}_{_inert(section.origin)}_", ""]
     if left_out := _missing_lines(sections):
         lines += [f"## {_MISSING}", "", *_markdown_list(left_out), ""]
     return "\n".join(lines)
@@ -207,7 +226,8 @@ def _html_section(
             f"<details><summary>Every method: scores, picked hyper-parameters</summary>"
             f"{_html_table(section.models)}</details>"
         )
-    parts.append(f"<p class='note'>{html.escape(section.origin)}</p>")
+    mark = f"<b>{_DIRTY}</b> " if section.dirty else ""
+    parts.append(f"<p class='note'>{mark}{html.escape(section.origin)}</p>")
     return parts
 
 
@@ -255,8 +275,12 @@ def _count_line(sections: Sequence[Section]) -> str:
 
 def _counted(what: str, sections: Sequence[Section]) -> str:
     found = counts(sections)
-    parts = ", ".join(f"{number} {status}" for status, number in found.items())
-    return f"{what}: {sum(found.values())} judged, {parts}." if any(found.values()) else ""
+    if not any(found.values()):
+        return ""
+    judged = ", ".join(f"{found[status]} {status}" for status in STATUSES)
+    others = ", ".join(f"{found[status]} {status}" for status in UNJUDGED if found[status])
+    text = f"{what}: {sum(found[status] for status in STATUSES)} judged, {judged}"
+    return f"{text}; not judged: {others}." if others else f"{text}."
 
 
 def _missing_lines(sections: Sequence[Section]) -> list[str]:

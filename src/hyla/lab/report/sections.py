@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from hyla.figures.drawing import Figure, Table
-from hyla.lab.claims import NO_VERDICT, STATUSES, Verdict, percent
+from hyla.lab.claims import Claim, percent
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS
 from hyla.lab.methods import Method, methods_of, results_of, titled
 from hyla.lab.registry import BEYOND, NAMES, load
+from hyla.lab.verdicts import STATUSES, UNJUDGED, Verdict, judge, unjudged
 from hyla.results.conditions import Conditions
+from hyla.results.origins import is_dirty
 from hyla.results.runs import Row
-from hyla.results.selection import HYPERPARAMETERS, Estimate
+from hyla.results.selection import Estimate
 from hyla.results.tables import Cell, Results, Tables, stored_conditions
 from hyla.training import SCALES
 from hyla.training.identity import method_key
@@ -29,8 +31,6 @@ _HOME = "tableA1"
 """Where models are shown that several experiments share: it compares them as the presets have them.
 """
 _ORIGIN = ("device", "torch", "git_commit")
-# What measured rows of different seeds have in common, as far as they have it.
-_SHARED = ("attention", "group", "precision", "finished", *HYPERPARAMETERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,13 @@ class Section:
 
     None where something was measured on the models: those are in a section about scores.
     """
-    verdicts: Sequence[Verdict]
+    claims: Sequence[Claim]
     origin: str
     """What the numbers were computed with."""
+    dirty: bool
+    """Whether some of it had changes that no commit has."""
+    verdicts: Sequence[Verdict] = ()
+    """On its claims, judged together with those of all sections."""
 
     @property
     def figure_path(self) -> Path:
@@ -70,7 +74,7 @@ def build(store: Path, progress: Callable[[str], None] = lambda line: None) -> l
     ):
         progress(f"{conditions.label}: reading its tables")
         sections += [_section(*shown) for shown in _shown(Tables(store, conditions))]
-    return sections
+    return _judged(sections)
 
 
 def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
@@ -83,7 +87,7 @@ def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
     everything = [(load(name), results_of(load(name), tables)) for name in NAMES]
     chosen = {experiment.name for experiment, found in everything if _answered(experiment, found)}
     scored = [(e, found) for e, found in everything if e.measurement is None]
-    judging = [(e, found) for e, found in scored if e.verdicts(found)]
+    judging = [(e, found) for e, found in scored if e.claims(found)]
     chosen |= {_HOME} & {experiment.name for experiment, _ in judging}
     for candidates in (judging, scored):
         keys = {e.name: {method_key(cell.config) for cell in r.cells} for e, r in candidates}
@@ -130,8 +134,9 @@ def _section(experiment: Experiment, results: Results) -> Section:
         figure=experiment.figure(results),
         table=experiment.table(results),
         models=_models_table(experiment, results),
-        verdicts=_verdicts(experiment, results),
+        claims=experiment.claims(results),
         origin=_origin(experiment, results),
+        dirty=any(is_dirty(row.get("git_commit")) for row in _all_rows(results)),
     )
 
 
@@ -141,30 +146,20 @@ def _heading(results: Results) -> str:
     return results.conditions.heading(" and ".join(sorted(own)) or results.conditions.precision)
 
 
-def _verdicts(experiment: Experiment, results: Results) -> list[Verdict]:
-    verdicts = experiment.verdicts(results)
-    if results.conditions.scale == "smoke":
-        return [dataclasses.replace(verdict, status=NO_VERDICT) for verdict in verdicts]
-    # What single seeds have no part in comes out the same without them.
-    supported = experiment.verdicts(_of_several_seeds(results))
-    return [v if v in supported else v.without_errors() for v in verdicts]
-
-
-def _of_several_seeds(results: Results) -> Results:
-    """Return what is left without the methods of which one model alone was measured."""
-    seeds: dict[tuple[Any, ...], set[Any]] = {}
-    for row in results.rows:
-        seeds.setdefault(_method_of(row), set()).add(row.get("seed"))
-    return dataclasses.replace(
-        results,
-        cells=[cell for cell in results.cells if len(cell.picked) > 1],
-        # What has no seed at all was not trained: counts, the presets.
-        rows=[r for r in results.rows if r.get("seed") is None or len(seeds[_method_of(r)]) > 1],
-    )
-
-
-def _method_of(row: Row) -> tuple[Any, ...]:
-    return tuple(row.get(name) for name in _SHARED)
+def _judged(sections: Sequence[Section]) -> list[Section]:
+    """Return the sections with verdicts; at smoke scale nothing is learnt that could be judged."""
+    judging = [section for section in sections if section.conditions.scale != "smoke"]
+    verdicts = iter(judge([claim for section in judging for claim in section.claims]))
+    return [
+        dataclasses.replace(
+            section,
+            verdicts=[
+                next(verdicts) if section in judging else unjudged(claim)
+                for claim in section.claims
+            ],
+        )
+        for section in sections
+    ]
 
 
 def _models_table(experiment: Experiment, results: Results) -> Table | None:
@@ -223,14 +218,17 @@ def _diverged(cell: Cell) -> str:
 
 
 def _origin(experiment: Experiment, results: Results) -> str:
-    rows = [*(row for cell in results.cells for row in cell.rows), *results.rows]
     parts = []
     for name in _ORIGIN:
-        values = Counter(str(row[name]) for row in rows if row.get(name))
+        values = Counter(str(row[name]) for row in _all_rows(results) if row.get(name))
         if values:
             short = [_short_commit(value) if name == "git_commit" else value for value in values]
             parts.append(f"{name.replace('_', ' ')} {', '.join(dict.fromkeys(short))}")
     return "; ".join([*_training(experiment, results), *parts])
+
+
+def _all_rows(results: Results) -> list[Row]:
+    return [*(row for cell in results.cells for row in cell.rows), *results.rows]
 
 
 def _training(experiment: Experiment, results: Results) -> list[str]:
@@ -293,6 +291,6 @@ def _likeness(conditions: Conditions) -> tuple[int, int]:
 
 
 def counts(sections: Sequence[Section]) -> dict[str, int]:
-    """Return how many claims were judged in each way."""
+    """Return how many claims were judged in each way, and how many were not, for each reason."""
     found = Counter(verdict.status for section in sections for verdict in section.verdicts)
-    return {status: found[status] for status in STATUSES}
+    return {status: found[status] for status in (*STATUSES, *UNJUDGED)}

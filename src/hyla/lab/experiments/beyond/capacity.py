@@ -7,17 +7,8 @@ from typing import Any
 import torch
 
 from hyla.figures.drawing import Figure, Lines
-from hyla.lab.claims import (
-    NOT,
-    PARTLY,
-    REPRODUCED,
-    Verdict,
-    ahead,
-    by_error,
-    error_of,
-    percent,
-    standing,
-)
+from hyla.lab.claims import NOTICEABLE, Claim, Size, ahead, percent
+from hyla.lab.effects import effect
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of, lines_by_method
 from hyla.lab.experiments.shared.variants import TASKS, variant_table
@@ -95,15 +86,15 @@ def _size(cell: Cell) -> int:
     return parameters(cell.config.model)
 
 
-def _verdicts(results: Results) -> list[Verdict]:
-    found: list[Verdict] = []
+def _claims(results: Results) -> list[Claim]:
+    found: list[Claim] = []
     for task, (title, _) in TASKS.items():
         cells = [cell for cell in results.cells if cell.config.task_name == task]
         hylas = [c for c in cells if c.config.model.attention == "hyla" and c.ood is not None]
         others = [c for c in cells if c.config.model.attention != "hyla" and c.ood is not None]
         sizes = len(_sizes(load_preset(task, results.conditions.scale)["model"]))
         if len(hylas) + len(others) == sizes * len(METHODS):
-            found.append(_against_larger(title, hylas, others))
+            found += _against_larger(title, hylas, others)
         for hyla in hylas:
             same = [cell for cell in others if _shape(cell) == _shape(hyla)]
             if len(same) == len(METHODS) - 1:
@@ -111,24 +102,17 @@ def _verdicts(results: Results) -> list[Verdict]:
     return found
 
 
-def _against_larger(title: str, hylas: Sequence[Cell], others: Sequence[Cell]) -> Verdict:
-    """Compare the smallest HYLA with the best of the others that are larger."""
+def _against_larger(title: str, hylas: Sequence[Cell], others: Sequence[Cell]) -> list[Claim]:
+    """Compare the smallest HYLA with the others that are larger."""
     small = min(hylas, key=_size)
-    larger = [cell for cell in others if _size(cell) > _size(small)]
-    best = max(larger, key=lambda cell: standing(cell.ood))
-    assert small.ood is not None
-    assert best.ood is not None
-    lead = small.ood.mean - best.ood.mean
-    status = by_error(lead, error_of(small.ood, best.ood))
-    number = (
-        f"HYLA with {_size(small):,} parameters {percent(small.ood)}; best of the larger ones, "
-        f"{_name(best)} with {_size(best):,}, {percent(best.ood)}"
+    return ahead(
+        f"{title}: HYLA's lead is not capacity: a small HYLA beats larger softmax and linear.",
+        (f"HYLA with {_size(small):,} parameters", small.ood),
+        {f"{_name(c)} with {_size(c):,}": c.ood for c in others if _size(c) > _size(small)},
     )
-    claim = f"{title}: HYLA's lead is not capacity: a small HYLA beats larger softmax and linear."
-    return Verdict(claim=claim, status=status, number=number)
 
 
-def _generalisation(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Verdict]:
+def _generalisation(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Claim]:
     """Compare models of equal size on unseen compositions."""
     return ahead(
         f"{title}: at equal size HYLA generalises better ({_shape_name(hyla)}).",
@@ -137,22 +121,22 @@ def _generalisation(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Verdic
     )
 
 
-def _fit(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Verdict]:
+def _fit(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Claim]:
     """Compare how well models of equal size fit the training compositions."""
-    if any(cell.seen is None for cell in (hyla, *same)):
+    seen = {str(cell.config.model.attention): cell.seen for cell in same}
+    known = {name: score for name, score in seen.items() if score is not None}
+    if hyla.seen is None or len(known) < len(seen):
         return []
-    best = max(same, key=lambda cell: standing(cell.seen))
-    assert hyla.seen is not None
-    assert best.seen is not None
-    lead = hyla.seen.mean - best.seen.mean
-    error = error_of(hyla.seen, best.seen)
+    least = NOTICEABLE.least
+    effects = {name: effect((1, s), (-1, hyla.seen), above=-least) for name, s in known.items()}
+    best = max(effects, key=lambda name: effects[name].value)  # the one that fits best decides
     return [
-        Verdict(
-            claim=f"{title}: at equal size HYLA does not fit training compositions better "
+        Claim(
+            text=f"{title}: at equal size HYLA does not fit training compositions better "
             f"({_shape_name(hyla)}).",
-            status=REPRODUCED if lead <= 0 else PARTLY if lead <= error else NOT,
-            number=f"seen compositions: HYLA {percent(hyla.seen)}, "
-            f"{best.config.model.attention} {percent(best.seen)}",
+            numbers=f"seen compositions: HYLA {percent(hyla.seen)}, {best} {percent(known[best])}",
+            effects=[effects[best]],
+            size=Size(least=0, why=f"the best other, and {100 * least:g}, less HYLA"),
         )
     ]
 
@@ -167,5 +151,5 @@ EXPERIMENT = Experiment(
     table=lambda results: variant_table(
         results, _name, parameters=lambda cell: f"{parameters(cell.config.model):,}"
     ),
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -1,10 +1,14 @@
 """Beyond the paper: does the code cause the operation? Give a network another rule's code."""
 
+import dataclasses
+import math
+import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hyla.figures.drawing import Figure, Table
-from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, error_of, percent
+from hyla.lab.claims import CANNOT_BE_TOLD, Claim, Size, percent
+from hyla.lab.effects import effect
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.code_panels import matrix
 from hyla.lab.experiments.shared.latent_measurements import (
@@ -17,7 +21,7 @@ from hyla.lab.experiments.shared.latent_panels import methods_in, rows_of, seeds
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.latents.measures.confidence import wilson_interval
 from hyla.results.runs import Row
-from hyla.results.selection import Estimate, estimate
+from hyla.results.selection import Estimate, estimate_of
 from hyla.results.tables import Results
 
 # To each code that is put in, the control: as likely by its size and values, but meaningless.
@@ -25,6 +29,11 @@ _CONTROLS = {
     "donor, same operands": "donor, same operands, permuted heads",
     "donor": "permuted heads",
 }
+_COPIES = "donor, same operands"
+"""The code with which following the rule and copying the donor's answer are the same."""
+_SAME_ANSWER = (
+    "; with the same operands that is also the donor's own answer, which a code may carry"
+)
 _CLEARLY = 0.1
 _FEWEST = 10
 """Swaps of one seed whose rate is shown in the matrix."""
@@ -73,23 +82,40 @@ def _in_all_layers(results: Results, method: str, code: str) -> list[Row]:
     return [row for row in rows if (row["first_layer"], row["last_layer"]) == widest]
 
 
+def _counts(rows: Sequence[Row], name: str) -> dict[int, Counter[str]]:
+    """Return hits and swaps of each seed, where the rate was measured."""
+    counts: dict[int, Counter[str]] = {}
+    for row in rows:
+        if row.get(f"{name}_rate") is not None and row["instances"]:
+            hits = round(row[f"{name}_rate"] * row["instances"])
+            counts.setdefault(row["seed"], Counter()).update(hits=hits, swaps=row["instances"])
+    return counts
+
+
+def _counting_error(counts: Mapping[int, Counter[str]]) -> float:
+    pooled = sum(counts.values(), Counter())
+    return wilson_interval(pooled["hits"], pooled["swaps"]).standard_error
+
+
+def _rates(counts: Mapping[int, Counter[str]]) -> dict[int, float]:
+    return {seed: count["hits"] / count["swaps"] for seed, count in counts.items()}
+
+
 def _rate(rows: Sequence[Row], name: str) -> Estimate | None:
     """Return the mean over seeds of the rate over all swaps of a seed.
 
     Its error is that over seeds or that of counting, whichever is larger: swaps are few, and a
     network may follow as seldom in every seed.
     """
-    known = [row for row in rows if row.get(f"{name}_rate") is not None and row["instances"]]
-    if not known:
+    counts = _counts(rows, name)
+    if not counts:
         return None
-    counts: dict[int, Counter[str]] = {}
-    for row in known:
-        hits = round(row[f"{name}_rate"] * row["instances"])
-        counts.setdefault(row["seed"], Counter()).update(hits=hits, swaps=row["instances"])
-    mean = estimate([{"rate": count["hits"] / count["swaps"]} for count in counts.values()], "rate")
-    pooled = sum(counts.values(), Counter())
-    counting = wilson_interval(pooled["hits"], pooled["swaps"]).standard_error
-    return Estimate(mean.mean, max(counting, mean.standard_error))  # the latter NaN for one seed
+    return _at_least(estimate_of(list(_rates(counts).values())), _counting_error(counts))
+
+
+def _at_least(mean: Estimate, error: float) -> Estimate:
+    # In this order: the error over a single seed is NaN.
+    return dataclasses.replace(mean, standard_error=max(error, mean.standard_error))
 
 
 def _table(results: Results) -> Table | None:
@@ -113,28 +139,34 @@ def _table(results: Results) -> Table | None:
     return Table(columns=columns, rows=rows, note=note) if rows else None
 
 
-def _verdicts(results: Results) -> list[Verdict]:
-    verdicts = []
+def _claims(results: Results) -> list[Claim]:
+    claims = []
     for method in methods_in(rows_of(results, what="table")):
         for code, control in _CONTROLS.items():
             follows, by_chance = (
-                _rate(_in_all_layers(results, method, kind), "donor") for kind in (code, control)
+                _counts(_in_all_layers(results, method, kind), "donor") for kind in (code, control)
             )
-            if follows is None or by_chance is None:
+            seeds = sorted(follows.keys() & by_chance)
+            if not seeds:
                 continue
-            lead = follows.mean - by_chance.mean
-            more = lead > error_of(follows, by_chance)
-            verdicts.append(
-                Verdict(
-                    claim="The latent code specifies the operation: with another rule's code "
+            own, other = _rates(follows), _rates(by_chance)
+            lead = _at_least(
+                estimate_of([own[seed] - other[seed] for seed in seeds]),
+                math.hypot(_counting_error(follows), _counting_error(by_chance)),
+            )
+            shares = (100 * statistics.fmean(rates.values()) for rates in (own, other))
+            claims.append(
+                Claim(
+                    text="The latent code specifies the operation: with another rule's code "
                     f"({code}) the network follows that rule ({method}).",
-                    status=REPRODUCED if more and lead > _CLEARLY else PARTLY if more else NOT,
-                    number=f"{percent(follows)} % follow it, {percent(by_chance)} % with its heads "
-                    f"permuted (more by the error counts as partly, {100 * _CLEARLY:.0f} more as "
-                    "reproduced)",
+                    numbers="{:.1f} % follow it, {:.1f} % with its heads permuted".format(*shares)
+                    + (_SAME_ANSWER if code == _COPIES else ""),
+                    effects=[effect((1, lead))],
+                    size=Size(least=_CLEARLY, why="seed by seed"),
+                    untested=CANNOT_BE_TOLD if code == _COPIES else "",
                 )
             )
-    return verdicts
+    return claims
 
 
 EXPERIMENT = Experiment(
@@ -146,5 +178,5 @@ EXPERIMENT = Experiment(
     measurement=on("sraven", swapping),
     figure=_figure,
     table=_table,
-    verdicts=_verdicts,
+    claims=_claims,
 )

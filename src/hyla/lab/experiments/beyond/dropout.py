@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hyla.lab.claims import Verdict, ahead
+from hyla.lab.claims import Claim, ahead
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.experiments.shared.variants import TASKS, variant_figure, variant_table
@@ -22,7 +22,7 @@ def _name(cell: Cell) -> str:
     return f"{label_of(cell.config.model.attention)}, {f'dropout {rate:g}' if rate else 'none'}"
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     found = []
     for task, (title, _) in TASKS.items():
         for rate in _RATES:
@@ -50,5 +50,5 @@ EXPERIMENT = Experiment(
     sweeps=_sweeps,
     figure=lambda results: variant_figure(results, _name),
     table=lambda results: variant_table(results, _name),
-    verdicts=_verdicts,
+    claims=_claims,
 )

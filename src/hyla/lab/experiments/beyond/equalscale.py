@@ -3,7 +3,7 @@
 from typing import Any
 
 from hyla.figures.drawing import Table
-from hyla.lab.claims import Verdict, ahead, percent
+from hyla.lab.claims import Claim, ahead, percent
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.experiments.shared.variants import TASKS
@@ -50,7 +50,7 @@ def _table(results: Results) -> Table | None:
     return Table(columns=["attention", *titles], rows=rows, note=note) if rows else None
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     found = []
     for task, (title, _) in TASKS.items():
         hyla = ("HYLA", _ood(results, task, "hyla"))
@@ -76,5 +76,5 @@ EXPERIMENT = Experiment(
     "by the standard deviation expected at the start.",
     sweeps=_sweeps,
     table=_table,
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -1,6 +1,6 @@
 """Beyond the paper: does HYLA need the ReLU? A reviewer asked."""
 
-from hyla.lab.claims import Verdict, ahead
+from hyla.lab.claims import Claim, ahead
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.variants import TASKS, on_both_tasks, variant_figure, variant_table
 from hyla.results.tables import Cell, Results
@@ -18,7 +18,7 @@ def _name(cell: Cell) -> str:
     return _PHIS[str(cell.config.model.attention)]
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     found = []
     for task, (title, _) in TASKS.items():
         scores = {
@@ -42,5 +42,5 @@ EXPERIMENT = Experiment(
     sweeps=on_both_tasks("model.attention", list(_PHIS)),
     figure=lambda results: variant_figure(results, _name),
     table=lambda results: variant_table(results, _name),
-    verdicts=_verdicts,
+    claims=_claims,
 )

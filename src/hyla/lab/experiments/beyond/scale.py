@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hyla.figures.drawing import PALETTE, Figure, Lines, Series
-from hyla.lab.claims import Verdict, ahead
+from hyla.lab.claims import Claim, ahead
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.experiments.shared.variants import TASKS, variant_table
@@ -143,7 +143,7 @@ def _each_seed(cell: Cell) -> str:
     return ", ".join(f"{100 * score:.1f}" for score in scores if score is not None)
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     found = []
     for task, (title, _) in TASKS.items():
         ood = {
@@ -172,5 +172,5 @@ EXPERIMENT = Experiment(
     ),
     figure=_figure,
     table=lambda results: variant_table(results, _name, each_seed=_each_seed),
-    verdicts=_verdicts,
+    claims=_claims,
 )

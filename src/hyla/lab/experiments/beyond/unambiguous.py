@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hyla.lab.claims import Verdict, ahead
+from hyla.lab.claims import Claim, ahead
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.experiments.shared.variants import variant_figure, variant_table
@@ -20,7 +20,7 @@ def _name(cell: Cell) -> str:
     return f"{label_of(cell.config.model.attention)}, {kind}"
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     scores = {
         method: results.ood(model__attention=method, task__unambiguous=True) for method in METHODS
     }
@@ -38,5 +38,5 @@ EXPERIMENT = Experiment(
     sweeps=_sweeps,
     figure=lambda results: variant_figure(results, _name),
     table=lambda results: variant_table(results, _name),
-    verdicts=_verdicts,
+    claims=_claims,
 )

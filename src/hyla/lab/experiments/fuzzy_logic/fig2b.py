@@ -1,22 +1,25 @@
 """Figure 2B: the terms of a function can be decoded from the code of its query."""
 
 import dataclasses
+import functools
+import statistics
 
 from hyla.figures.drawing import Figure, Lines
-from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, percent
+from hyla.lab.claims import Claim, Size, percent
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.latent_measurements import decoding, method_sweeps, on
 from hyla.lab.experiments.shared.latent_panels import (
     READINGS,
     controls_by_layer,
-    f1,
     f1_by_layer,
+    f1_by_seed,
+    lead,
     methods_in,
+    over,
     rows_of,
     seeds_in,
 )
 from hyla.lab.grids import METHODS
-from hyla.results.selection import Estimate
 from hyla.results.tables import Results
 
 _CONTROLS = ("shuffled labels", "untrained network", "inputs and target")
@@ -46,35 +49,30 @@ def _titled(panel: Lines | None, addition: str) -> Lines | None:
     return panel and dataclasses.replace(panel, title=f"{panel.title}: {addition}")
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     codes = {split: rows_of(results, predictor="code", split=split) for split in READINGS}
     return [
-        _verdict(results, split, method)
-        for split in READINGS
-        for method in methods_in(codes[split])
+        _claim(results, split, method) for split in READINGS for method in methods_in(codes[split])
     ]
 
 
-def _verdict(results: Results, split: str, method: str) -> Verdict:
+def _claim(results: Results, split: str, method: str) -> Claim:
+    scores = functools.partial(f1_by_seed, results, "terms", split, method)
     rows = rows_of(results, predictor="code", label="terms", split=split, attention=method)
-
-    def score(predictor: str, layer: int | None = None) -> Estimate | None:
-        found = f1(results, "terms", split, method, predictor)  # does not depend on the layer
-        return found or f1(results, "terms", split, method, predictor, layer)
-
-    layers = {row["layer"] for row in rows}
-    codes = {layer: found for layer in layers if (found := score("code", layer))}
-    best = max(codes, key=lambda layer: codes[layer].mean)
-    beside = {name: found for name in (*_CONTROLS, _STREAM) if (found := score(name, best))}
-    controls = [beside[name].mean for name in _CONTROLS if name in beside]
-    lead = codes[best].mean - max(controls, default=0.0)
-    numbers = ", ".join(f"{name} {percent(found)}" for name, found in beside.items())
-    return Verdict(
-        claim=f"The latent code of the query token is predictive of the terms ({method}; "
+    codes = {layer: scores("code", layer) for layer in {row["layer"] for row in rows}}
+    best = max(codes, key=lambda layer: statistics.fmean(codes[layer].values()))
+    # Inputs and targets have no layer.
+    beside = {name: scores(name) or scores(name, best) for name in (*_CONTROLS, _STREAM)}
+    known = {name: found for name, found in beside.items() if found}
+    controls = [found for name, found in known.items() if name in _CONTROLS]
+    numbers = ", ".join(f"{name} {percent(over(found))}" for name, found in known.items())
+    return Claim(
+        text=f"The latent code of the query token is predictive of the terms ({method}; "
         f"{READINGS[split]}).",
-        status=REPRODUCED if lead > 0.1 else PARTLY if lead > 0 else NOT,
-        number=f"F1 on unseen functions, layer {best + 1}: code {percent(codes[best])}; "
-        f"{numbers} (counts as reproduced from 10 above all of these but the stream)",
+        numbers=f"F1 on unseen functions, layer {best + 1}: code {percent(over(codes[best]))}; "
+        f"{numbers}",
+        effects=[lead(codes[best], control) for control in controls],
+        size=Size(least=0.1, why="above each of these but the stream, seed by seed"),
     )
 
 
@@ -86,5 +84,5 @@ EXPERIMENT = Experiment(
     sweeps=method_sweeps("fuzzy"),
     measurement=on("fuzzy", decoding),
     figure=_figure,
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -1,11 +1,10 @@
 """Figure 2C: compositional generalisation on fuzzy logic."""
 
-import dataclasses
 import math
-import statistics
 
 from hyla.figures.drawing import Figure
-from hyla.lab.claims import Verdict, ahead, percent, share
+from hyla.lab.claims import Claim, Size, ahead, percent
+from hyla.lab.effects import Effect, effect
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import at, lines_by_method
 from hyla.lab.grids import METHODS, fuzzy_lengths_and_fractions
@@ -46,57 +45,72 @@ def _figure(results: Results) -> Figure | None:
     return Figure(panels=[panels]) if panels else None
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     return [*_all_solve(results), *_less_affected(results), *_best_where_hardest(results)]
 
 
-def _all_solve(results: Results) -> list[Verdict]:
+def _all_solve(results: Results) -> list[Claim]:
     lengths, fractions = _grid(results)
     easiest = {m: _ood(results, m, lengths[-1], fractions[0]) for m in METHODS}
     scores = {method: score for method, score in easiest.items() if score is not None}
     if len(scores) < len(METHODS):
         return []
-    return share(
-        "All models are able to solve the task given sufficient examples in context.",
-        [score.mean > _SOLVED for score in scores.values()],
-        f"OOD R² at {lengths[-1]} examples, {fractions[0]:.0%} held out: "
-        + ", ".join(f"{name} {percent(score)}" for name, score in scores.items())
-        + f" (solved: above {100 * _SOLVED:.0f})",
-    )
+    return [
+        Claim(
+            text="All models are able to solve the task given sufficient examples in context.",
+            numbers=f"OOD R² at {lengths[-1]} examples, {fractions[0]:.0%} held out: "
+            + ", ".join(f"{name} {percent(score)}" for name, score in scores.items()),
+            effects=[effect((1, score), above=_SOLVED) for score in scores.values()],
+            size=Size(least=0, why=f"the lowest less {100 * _SOLVED:.0f}"),
+        )
+    ]
 
 
-def _less_affected(results: Results) -> list[Verdict]:
-    hyla, *others = METHODS
-    found = ahead(
-        "As more is held out HYLA is less affected than softmax and linear attention.",
-        ("HYLA", _change(results, hyla)),
-        {method: _change(results, method) for method in others},
-    )
-    what = (
-        "change of OOD R² (in percent) from the smallest to the largest held-out fraction, mean "
-        "over the numbers of examples: "
-    )
-    return [dataclasses.replace(verdict, number=what + verdict.number) for verdict in found]
-
-
-def _change(results: Results, method: str) -> Estimate | None:
-    """Return what becomes of the score between the extreme fractions, averaged over lengths."""
+def _less_affected(results: Results) -> list[Claim]:
     lengths, fractions = _grid(results)
-    ends = [_ood(results, method, n, f) for n in lengths for f in (fractions[0], fractions[-1])]
-    known = [score for score in ends if score is not None]
-    if len(known) < len(ends):
-        return None
-    changes = [many.mean - few.mean for few, many in zip(known[::2], known[1::2], strict=True)]
-    error = math.hypot(*(score.standard_error for score in known))
-    return Estimate(statistics.fmean(changes), error / len(lengths))
+    corners = {
+        (method, length, fraction): _ood(results, method, length, fraction)
+        for method in METHODS
+        for length in lengths
+        for fraction in (fractions[0], fractions[-1])
+    }
+    known = {corner: score for corner, score in corners.items() if score is not None}
+    if len(known) < len(corners):
+        return []
+
+    def change(method: str) -> list[tuple[float, Estimate]]:
+        """Return the terms of its change between the extreme fractions, mean over lengths."""
+        return [
+            (sign / len(lengths), known[method, length, fraction])
+            for length in lengths
+            for sign, fraction in ((-1, fractions[0]), (1, fractions[-1]))
+        ]
+
+    def lead(rival: str) -> Effect:
+        return effect(*change("hyla"), *((-weight, score) for weight, score in change(rival)))
+
+    changes = {method: effect(*change(method)).value for method in METHODS}
+    return [
+        Claim(
+            text="As more is held out HYLA is less affected than softmax and linear attention.",
+            numbers="change of OOD R² (in percent) from the smallest to the largest held-out "
+            "fraction, mean over the numbers of examples: "
+            + ", ".join(f"{method} {_change_text(value)}" for method, value in changes.items()),
+            effects=[lead(rival) for rival in METHODS[1:]],
+        )
+    ]
 
 
-def _best_where_hardest(results: Results) -> list[Verdict]:
+def _change_text(value: float) -> str:
+    return "diverged" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def _best_where_hardest(results: Results) -> list[Claim]:
     lengths, fractions = _grid(results)
     return [
-        verdict
+        claim
         for length in lengths
-        for verdict in ahead(
+        for claim in ahead(
             f"HYLA does best at {fractions[-1]:.0%} held out and {length} examples.",
             ("HYLA", _ood(results, "hyla", length, fractions[-1])),
             {method: _ood(results, method, length, fractions[-1]) for method in METHODS[1:]},
@@ -111,5 +125,5 @@ EXPERIMENT = Experiment(
     "combinations. In the paper HYLA declines less than softmax and linear attention.",
     sweeps=fuzzy_lengths_and_fractions,
     figure=_figure,
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -1,7 +1,7 @@
 """Figure 2D: codes of the query token in the plane."""
 
 from hyla.figures.drawing import Figure
-from hyla.lab.claims import Verdict
+from hyla.lab.claims import Claim
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.clusters import operation_explains_more
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
@@ -14,15 +14,15 @@ def _figure(results: Results) -> Figure | None:
     return figure_of_codes(results, colours, all_layers=False)
 
 
-def _verdicts(results: Results) -> list[Verdict]:
-    claim = (
+def _claims(results: Results) -> list[Claim]:
+    words = (
         "Clusters of the codes are only partially explained by the target, and correspond to the "
         "functions"
     )
     return [
-        verdict
+        claim
         for split, reading in READINGS.items()
-        for verdict in operation_explains_more(results, "function", f"{claim}; {reading}", split)
+        for claim in operation_explains_more(results, "function", f"{words}; {reading}", split)
     ]
 
 
@@ -34,5 +34,5 @@ EXPERIMENT = Experiment(
     sweeps=method_sweeps("fuzzy"),
     measurement=on("fuzzy", geometry),
     figure=_figure,
-    verdicts=_verdicts,
+    claims=_claims,
 )

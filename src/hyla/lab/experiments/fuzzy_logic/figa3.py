@@ -1,14 +1,17 @@
 """Figure A3: everything that is measured on fuzzy logic."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
 from hyla.figures.drawing import Figure
-from hyla.lab.claims import Verdict, share
+from hyla.lab.claims import PLAIN, Claim, Size
+from hyla.lab.effects import FEWEST_SEEDS, Effect, alike, effect
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import at, lines_by_method
 from hyla.lab.grids import METHODS, fuzzy_lengths_and_fractions
-from hyla.results.tables import Results, where
+from hyla.results.selection import Estimate
+from hyla.results.tables import Cell, Results, where
 
 _PANELS = {
     "A: unseen combinations": ("ood/r2", "OOD R²", (0.0, 1.0)),
@@ -19,6 +22,7 @@ _PANELS = {
 # "Fail" and "small differences" are the paper's words; these are ours for them.
 _FAILS_BELOW = 0.5
 _SMALL_DIFFERENCE = 0.05
+_UNKNOWN = "unknown_terms/r2"
 
 
 def _figure(results: Results) -> Figure | None:
@@ -41,55 +45,75 @@ def _figure(results: Results) -> Figure | None:
     return Figure(panels=rows) if fractions else None
 
 
-def _verdicts(results: Results) -> list[Verdict]:
-    scores = _of_every_model(results, "unknown_terms/r2")
-    spreads = [_spread(group) for group in _by_setting(results, "test/r2")]
-    verdicts = []
-    if scores:
-        fails = [score < _FAILS_BELOW for score in scores]
-        verdicts += share(
-            "None of the models can solve functions of unknown terms.",
-            fails,
-            f"R² on unknown terms from {min(scores):.2f} to {max(scores):.2f}; {sum(fails)} of "
-            f"{len(fails)} models fail (below {_FAILS_BELOW})",
-        )
-    if spreads:
-        small = [spread < _SMALL_DIFFERENCE for spread in spreads]
-        diverged = "; inf: one diverged" if math.inf in spreads else ""
-        verdicts += share(
-            "In distribution the models show comparably small differences.",
-            small,
-            f"largest difference in R² between methods at the {len(spreads)} lengths and fractions "
-            f"at which all were measured: {min(spreads):.5f} to {max(spreads):.5f}; small at "
-            f"{sum(small)} of them (below {_SMALL_DIFFERENCE}{diverged})",
-        )
-    return verdicts
+def _claims(results: Results) -> list[Claim]:
+    return [*_all_fail(results), *_small_differences(results)]
 
 
-def _of_every_model(results: Results, metric: str) -> list[float]:
-    """Return the scores of all models, at any length and fraction, once there are all methods."""
-    if {cell.get("model__attention") for cell in results.cells} < set(METHODS):
+def _all_fail(results: Results) -> list[Claim]:
+    """Claim that unknown terms are not solved: on average for certain, and by no single model."""
+    cells = [cell for cell in results.cells if cell.score(_UNKNOWN) is not None]
+    if {cell.get("model__attention") for cell in cells} < set(METHODS):
         return []
-    rows = [row for cell in results.cells for row in cell.picked]
-    scores = [row[metric] for row in rows if row.get(metric) is not None]
-    # What diverged solves nothing.
-    return [-math.inf if math.isnan(score) else score for score in scores]
+    rows = [row for cell in cells for row in cell.picked]
+    scores = [row[_UNKNOWN] for row in rows if row.get(_UNKNOWN) is not None]
+    fail = sum(not score >= _FAILS_BELOW for score in scores)  # to diverge is to fail
+    known = [score for score in scores if not math.isnan(score)] or [math.nan]
+    return [
+        Claim(
+            text="None of the models can solve functions of unknown terms.",
+            numbers=f"R² on unknown terms from {min(known):.2f} to {max(known):.2f}; {fail} of "
+            f"{len(scores)} models are below {_FAILS_BELOW}",
+            effects=[_failure(where(cells, model__attention=method)) for method in METHODS],
+            size=Size(
+                least=1,
+                of="a share of failing models of",
+                why=f"{_FAILS_BELOW} less a method's mean",
+            ),
+            sized=fail / len(scores),
+            unit=PLAIN,
+        )
+    ]
 
 
-def _spread(scores: Sequence[float]) -> float:
-    """Return the largest difference: infinite, not small, if one diverged."""
-    return math.inf if any(map(math.isnan, scores)) else max(scores) - min(scores)
+def _failure(cells: Sequence[Cell]) -> Effect:
+    """Return how far a method is below solving, mean over lengths and fractions."""
+    scores = [score for cell in _seeded(cells) if (score := cell.score(_UNKNOWN)) is not None]
+    return effect(*((-1 / len(scores), score) for score in scores), above=-_FAILS_BELOW)
 
 
-def _by_setting(results: Results, metric: str) -> list[list[float]]:
-    """Return the scores of the methods for each length and fraction at which all were measured."""
-    groups: dict[tuple[int, float], list[float]] = {}
-    for cell in results.cells:
-        score = cell.score(metric)
-        if score is not None:
+def _seeded(cells: Sequence[Cell]) -> Sequence[Cell]:
+    """Return those with enough seeds to be certain of anything, all if none has."""
+    return [cell for cell in cells if len(cell.picked) >= FEWEST_SEEDS] or cells
+
+
+def _small_differences(results: Results) -> list[Claim]:
+    """Claim that in distribution no two methods differ, at any length and fraction."""
+    groups: dict[tuple[int, float], list[Estimate]] = {}
+    for cell in _seeded(results.cells):
+        if (score := cell.score("test/r2")) is not None:
             key = (cell.get("task__sequence_length"), cell.get("task__held_out_fraction"))
-            groups.setdefault(key, []).append(score.mean)
-    return [scores for scores in groups.values() if len(scores) == len(METHODS)]
+            groups.setdefault(key, []).append(score)
+    whole = [scores for scores in groups.values() if len(scores) == len(METHODS)]
+    if not whole:
+        return []
+    pairs = [pair for scores in whole for pair in itertools.combinations(scores, 2)]
+    return [
+        Claim(
+            text="In distribution the models show comparably small differences.",
+            numbers=f"largest difference in R² between two methods "
+            f"{max(_apart(*pair) for pair in pairs):.4f}, at the {len(whole)} lengths and "
+            "fractions at which all have the most seeds",
+            effects=[alike(*pair, within=_SMALL_DIFFERENCE) for pair in pairs],
+            size=Size(least=0, why=f"{_SMALL_DIFFERENCE} less the difference"),
+            unit=PLAIN,
+        )
+    ]
+
+
+def _apart(one: Estimate, other: Estimate) -> float:
+    """Return the difference of two means: infinite if one diverged."""
+    apart = abs(one.mean - other.mean)
+    return math.inf if math.isnan(apart) else apart
 
 
 EXPERIMENT = Experiment(
@@ -99,5 +123,5 @@ EXPERIMENT = Experiment(
     "(C), and the training loss (D). In the paper the models differ on A alone, and all fail on C.",
     sweeps=fuzzy_lengths_and_fractions,
     figure=_figure,
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from hyla.figures.drawing import PALETTE, Figure, Lines, Series, Table
-from hyla.lab.claims import NOT, Verdict, by_error, error_of
+from hyla.lab.claims import NOTICEABLE, PLAIN, Claim, Size
+from hyla.lab.effects import Effect, difference, effect
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.grids import METHODS
@@ -246,7 +247,7 @@ def _table(results: Results) -> Table | None:
     return Table(columns=columns, rows=rows) if rows else None
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     found = []
     for group, methods in _groups(results).items():
         last = {method: _final(methods.get(method, [])) for method in METHODS}
@@ -256,31 +257,32 @@ def _verdicts(results: Results) -> list[Verdict]:
         numbers = ", ".join(f"{method} {_text(value)}" for method, value in loss.items())
         tokens = max(row["tokens"] for rows in last.values() for row in rows)
         share = f"{tokens / 1e6:,.3g} M tokens, {tokens / _PAPER_TOKENS:.2g} of the paper's"
-        for claim, status in (
-            ("HYLA improves over linear attention", _better(loss["hyla"], loss["linear"])),
-            ("HYLA performs closely to softmax attention (nearer than to linear)", _close(**loss)),
+        improves = difference(loss["linear"], loss["hyla"])
+        for claim, effects, size in (
+            ("HYLA improves over linear attention", [improves], NOTICEABLE),
+            (
+                "HYLA performs closely to softmax attention (nearer than to linear)",
+                [improves, _nearer(**loss)],
+                Size(least=0, why="below linear, and on softmax's side of the middle"),
+            ),
         ):
             found.append(
-                Verdict(
-                    claim=f"Language modelling: {claim}.",
-                    status=status,
-                    number=f"validation loss {numbers} after {share} ({group})",
+                Claim(
+                    text=f"Language modelling: {claim}.",
+                    numbers=f"validation loss {numbers} after {share} ({group})",
+                    effects=effects,
+                    size=size,
+                    unit=PLAIN,
                 )
             )
     return found
 
 
-def _better(ours: Estimate, other: Estimate) -> str:
-    return by_error(other.mean - ours.mean, error_of(ours, other))
-
-
-def _close(*, hyla: Estimate, softmax: Estimate, linear: Estimate) -> str:
-    """Judge whether HYLA, no worse than linear attention, is nearer to softmax than to it."""
-    if hyla.mean > linear.mean:
-        return NOT
-    # How far it is on softmax's side of the middle between the two.
-    lead = ((linear.mean - hyla.mean) - abs(hyla.mean - softmax.mean)) / 2
-    return by_error(lead, error_of(hyla, softmax, linear))
+def _nearer(*, hyla: Estimate, softmax: Estimate, linear: Estimate) -> Effect:
+    """Return how far HYLA is on softmax's side of the middle between softmax and linear."""
+    if hyla.mean < softmax.mean:  # beyond softmax, whose own distance to the middle it is
+        return effect((0.5, linear), (-0.5, softmax))
+    return effect((0.5, linear), (0.5, softmax), (-1, hyla))
 
 
 EXPERIMENT = Experiment(
@@ -293,5 +295,5 @@ EXPERIMENT = Experiment(
     ),
     figure=_figure,
     table=_table,
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -1,28 +1,21 @@
 """Judging clusters by numbers: distances between and within classes, instead of by eye."""
 
-import math
 import statistics
 
-from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, by_error, error_of
+from hyla.lab.claims import PLAIN, Claim, Size
+from hyla.lab.effects import effect
 from hyla.lab.experiments.shared.latent_panels import last_layer, methods_in, rows_of
-from hyla.results.selection import Estimate, estimate
+from hyla.results.selection import estimate_of
 from hyla.results.tables import Results
 
 # A ratio of distances from which codes count as clustered: ours for the paper's "closely match".
 _CLUSTERED = 1.1
 
 
-def ratio(
-    results: Results, method: str, layer: int, label: str, split: str | None = None
-) -> Estimate | None:
-    """Return mean distance between classes over that within, averaged over the seeds."""
-    values = _by_seed(results, method, layer, label, split).values()
-    return estimate([{"ratio": value} for value in values], "ratio") if values else None
-
-
-def _by_seed(
+def _ratios(
     results: Results, method: str, layer: int, label: str, split: str | None = None
 ) -> dict[int, float]:
+    """Return the mean distance between classes over that within, of each seed."""
     wanted = {"attention": method, "layer": layer, "label": label, "statistic": "ratio"}
     if split is not None:
         wanted["split"] = split
@@ -32,57 +25,51 @@ def _by_seed(
 
 def operation_explains_more(
     results: Results, operation: str, claim: str, split: str | None = None
-) -> list[Verdict]:
-    """Judge, for each method, whether last-layer codes lie by operation rather than by target."""
-    verdicts = []
+) -> list[Claim]:
+    """Claim, for each method, that last-layer codes lie by operation rather than by target."""
+    claims = []
     measured = rows_of(results, what="clusters")
     for method in methods_in(measured):
         layer = last_layer([row for row in measured if row["attention"] == method])
-        by_operation = ratio(results, method, layer, operation, split)
-        by_target = ratio(results, method, layer, "target", split)
-        if by_operation is None or by_target is None:
+        own = _ratios(results, method, layer, operation, split)
+        target = _ratios(results, method, layer, "target", split)
+        seeds = sorted(own.keys() & target)
+        if not seeds:
             continue
-        clustered = by_operation.mean - _CLUSTERED > error_of(by_operation)
-        more = by_operation.mean - by_target.mean > error_of(by_operation, by_target)
-        structured = by_operation.mean - 1 > error_of(by_operation)
-        partly = structured and by_operation.mean > by_target.mean
-        verdicts.append(
-            Verdict(
-                claim=f"{claim} ({method}).",
-                status=REPRODUCED if clustered and more else PARTLY if partly else NOT,
-                number=f"distance between / within {operation}s {_text(by_operation)}, target "
-                f"values {_text(by_target)}, in the last layer (1: no structure; counts as "
-                f"reproduced above {_CLUSTERED} and above the target's, by more than the errors; "
-                "as partly above 1 by that, and above the target's)",
+        by_operation = estimate_of([own[seed] for seed in seeds])
+        by_target = estimate_of([target[seed] for seed in seeds])
+        claims.append(
+            Claim(
+                text=f"{claim} ({method}).",
+                numbers=f"distance between / within {operation}s {by_operation}, target values "
+                f"{by_target}, in the last layer (1: no structure)",
+                effects=[effect((1, estimate_of([own[seed] - target[seed] for seed in seeds])))],
+                size=Size(least=_CLUSTERED, of=f"the {operation}s' ratio", why="seed by seed"),
+                sized=by_operation.mean,
+                unit=PLAIN,
             )
         )
-    return verdicts
+    return claims
 
 
-def _text(value: Estimate) -> str:
-    error = "" if math.isnan(value.standard_error) else f" ± {value.standard_error:.2f}"
-    return f"{value.mean:.2f}{error}"
-
-
-def target_fades(results: Results) -> list[Verdict]:
-    """Judge whether the target value explains the codes of the first layer more than the last's."""
-    verdicts = []
+def target_fades(results: Results) -> list[Claim]:
+    """Claim that the target value explains the codes of the first layer more than the last's."""
+    claims = []
     measured = rows_of(results, what="clusters")
     for method in methods_in(measured):
         last = last_layer([row for row in measured if row["attention"] == method])
-        early, late = (_by_seed(results, method, layer, "target") for layer in (0, last))
-        differences = [{"difference": early[seed] - late[seed]} for seed in early.keys() & late]
-        if last > 0 and differences:
-            faded = estimate(differences, "difference")
-            verdicts.append(
-                Verdict(
-                    claim="The magnitude of the target explains clusters more in early layers "
+        early, late = (_ratios(results, method, layer, "target") for layer in (0, last))
+        faded = [early[seed] - late[seed] for seed in sorted(early.keys() & late)]
+        if last > 0 and faded:
+            claims.append(
+                Claim(
+                    text="The magnitude of the target explains clusters more in early layers "
                     f"({method}).",
-                    status=by_error(faded.mean, error_of(faded)),
-                    number="distance between / within target values: "
+                    numbers="distance between / within target values: "
                     f"{statistics.fmean(early.values()):.3f} in the first layer, "
-                    f"{statistics.fmean(late.values()):.3f} in the last, {faded.mean:.3f} ± "
-                    f"{error_of(faded):.3f} less",
+                    f"{statistics.fmean(late.values()):.3f} in the last",
+                    effects=[effect((1, estimate_of(faded)))],
+                    unit=PLAIN,
                 )
             )
-    return verdicts
+    return claims

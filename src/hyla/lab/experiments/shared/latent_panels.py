@@ -1,19 +1,19 @@
 """Figures of latent codes in the lab: of the methods that an experiment compares, over seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hyla.figures.drawing import METHOD_COLOURS, Figure, Lines
+from hyla.lab.effects import Effect, effect
 from hyla.lab.experiments.shared.code_panels import (
     chosen,
     clouds,
     decoded_by_layer,
-    mean_of,
     scores_by_layer,
 )
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.grids import METHODS
 from hyla.results.runs import Row
-from hyla.results.selection import Estimate
+from hyla.results.selection import Estimate, estimate_of
 from hyla.results.tables import Results
 
 READINGS = {
@@ -96,14 +96,27 @@ def controls_by_layer(results: Results, label: str, split: str, method: str) -> 
     )
 
 
-def f1(
+def f1_by_seed(
     results: Results,
     label: str,
     split: str,
     method: str,
     predictor: str,
     layer: int | None = None,
-) -> Estimate | None:
-    """Return the mean over seeds of one decoding score."""
+) -> dict[int, float]:
+    """Return one decoding score of each seed."""
     where = {"label": label, "split": split, "attention": method, "predictor": predictor}
-    return mean_of(rows_of(results, metric="f1", layer=layer, **where))
+    rows = rows_of(results, metric="f1", layer=layer, **where)
+    return {row["seed"]: row["value"] for row in rows if row["value"] is not None}
+
+
+def over(scores: Mapping[int, float]) -> Estimate:
+    """Return the mean over seeds."""
+    return estimate_of(list(scores.values()))
+
+
+def lead(scores: Mapping[int, float], others: Mapping[int, float]) -> Effect:
+    """Return by how much scores are above others of the same models, seed by seed."""
+    return effect(
+        (1, estimate_of([scores[seed] - others[seed] for seed in scores.keys() & others]))
+    )

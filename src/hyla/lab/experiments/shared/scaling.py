@@ -1,10 +1,10 @@
 """What Figures 4A, 4B and A4 share: scores over training instances, a panel for each model size."""
 
 import functools
-from itertools import pairwise
 
 from hyla.figures.drawing import Figure, Lines
-from hyla.lab.claims import Verdict, ahead, percent, share
+from hyla.lab.claims import Claim, Size, ahead, percent
+from hyla.lab.effects import difference, effect
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import ceiling_levels, lines_by_method
 from hyla.lab.grids import METHODS, scaling
@@ -43,7 +43,7 @@ def _figure(results: Results, *, size: str, name: str) -> Figure | None:
     return Figure(panels=[row]) if row else None
 
 
-def _verdicts(results: Results, *, size: str, name: str) -> list[Verdict]:
+def _claims(results: Results, *, size: str, name: str) -> list[Claim]:
     [tree] = scaling(results.conditions.scale, size.replace("__", "."))
     sizes = sorted(tree["grid"][size.replace("__", ".")])
     shorten = results.conditions.shorten
@@ -64,19 +64,22 @@ def _scores(results: Results, **settings: int) -> dict[str, Estimate]:
     return {method: score for method, score in scores.items() if score is not None}
 
 
-def _all_solve(largest: dict[str, Estimate]) -> list[Verdict]:
+def _all_solve(largest: dict[str, Estimate]) -> list[Claim]:
     if len(largest) < len(METHODS):
         return []
-    return share(
-        "Given sufficient data and model size, all model classes solve 80 % of the instances of "
-        "held-out tasks.",
-        [score.mean >= FIGURE_4_SOLVED for score in largest.values()],
-        "OOD accuracy at the largest size and number of instances: "
-        + ", ".join(f"{method} {percent(score)}" for method, score in largest.items()),
-    )
+    return [
+        Claim(
+            text="Given sufficient data and model size, all model classes solve 80 % of the "
+            "instances of held-out tasks.",
+            numbers="OOD accuracy at the largest size and number of instances: "
+            + ", ".join(f"{method} {percent(score)}" for method, score in largest.items()),
+            effects=[effect((1, score), above=FIGURE_4_SOLVED) for score in largest.values()],
+            size=Size(least=0, why=f"the lowest less {100 * FIGURE_4_SOLVED:.0f}"),
+        )
+    ]
 
 
-def _hyla_first(smallest: dict[str, Estimate], size: str) -> list[Verdict]:
+def _hyla_first(smallest: dict[str, Estimate], size: str) -> list[Claim]:
     if len(smallest) < len(METHODS):
         return []
     hyla, *others = METHODS
@@ -87,22 +90,27 @@ def _hyla_first(smallest: dict[str, Estimate], size: str) -> list[Verdict]:
     )
 
 
-def _more_is_better(results: Results, size: str, name: str) -> list[Verdict]:
-    """Judge every step up in data or size, of those that were measured, by its sign."""
+def _more_is_better(results: Results, size: str, name: str) -> list[Claim]:
+    """Claim a gain from the least to the most data at each size, and the other way round."""
     gains = []
     for method in METHODS:
         own = where(results.cells, model__attention=method)
         for fixed, varied in ((size, "steps"), ("steps", size)):
             for value in {cell.get(fixed) for cell in own}:
                 line = sorted(where(own, **{fixed: value}), key=lambda c: c.get(varied))
-                scores = [cell.ood.mean for cell in line if cell.ood is not None]
-                gains += [b - a for a, b in pairwise(scores)]
-    return share(
-        f"Scaling data and {name} enables compositional generalisation.",
-        [gain > 0 for gain in gains],
-        f"OOD accuracy rises in {sum(gain > 0 for gain in gains)} of {len(gains)} steps up",
-        enough=0.9,
-    )
+                scores = [cell.ood for cell in line if cell.ood is not None]
+                if len(scores) > 1:
+                    gains.append(difference(scores[-1], scores[0]))
+    if not gains:
+        return []
+    return [
+        Claim(
+            text=f"Scaling data and {name} enables compositional generalisation.",
+            numbers=f"OOD accuracy rises along {sum(gain.value > 0 for gain in gains)} of "
+            f"{len(gains)} lines, from the least to the most",
+            effects=gains,
+        )
+    ]
 
 
 def scaling_figure(letter: str, size: str, name: str, what: str) -> Experiment:
@@ -115,5 +123,5 @@ def scaling_figure(letter: str, size: str, name: str, what: str) -> Experiment:
         "size enable generalisation, and HYLA needs less of both.",
         sweeps=functools.partial(scaling, size=size),
         figure=functools.partial(_figure, size=key, name=name),
-        verdicts=functools.partial(_verdicts, size=key, name=name),
+        claims=functools.partial(_claims, size=key, name=name),
     )

@@ -1,7 +1,7 @@
 """Figure 5B: codes of SRAVEN's last layer, by rule."""
 
 from hyla.figures.drawing import Figure
-from hyla.lab.claims import Verdict
+from hyla.lab.claims import Claim
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.clusters import operation_explains_more
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
@@ -13,7 +13,7 @@ def _figure(results: Results) -> Figure | None:
     return figure_of_codes(results, {"rule": "rule"}, all_layers=False)
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     return operation_explains_more(
         results, "rule", "The final layer's code has clusters that closely match the rule"
     )
@@ -26,5 +26,5 @@ EXPERIMENT = Experiment(
     sweeps=method_sweeps("sraven"),
     measurement=on("sraven", geometry),
     figure=_figure,
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -1,11 +1,11 @@
 """Figure 5D: the number of features sets the difficulty of SRAVEN."""
 
 import dataclasses
-from itertools import pairwise
 from typing import Any
 
 from hyla.figures.drawing import Figure, Series
-from hyla.lab.claims import Verdict, percent, share
+from hyla.lab.claims import NOTICEABLE, Claim, Size, percent
+from hyla.lab.effects import difference
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import at, lines_by_method
 from hyla.lab.grids import METHODS, sweep
@@ -45,19 +45,24 @@ def _figure(results: Results) -> Figure | None:
     return Figure(panels=[[panel]], note=note)
 
 
-def _verdicts(results: Results) -> list[Verdict]:
-    drops, texts = [], []
+def _claims(results: Results) -> list[Claim]:
+    claims = []
     for method in METHODS:
         cells = where(results.cells, model__attention=method)
-        line = sorted(cells, key=lambda cell: cell.get("task__num_features"))
-        scores = [(c.get("task__num_features"), c.ood) for c in line if c.ood is not None]
-        drops += [b.mean <= a.mean for (_, a), (_, b) in pairwise(scores)]
-        texts.append(f"{method} " + ", ".join(f"{percent(s)} (M = {m})" for m, s in scores))
-    return share(
-        "The difficulty of SRAVEN is controlled by the number of features M.",
-        drops,
-        "OOD accuracy: " + "; ".join(texts),
-    )
+        scores = {c.get("task__num_features"): c.ood for c in cells if c.ood is not None}
+        if len(scores) > 1:
+            least, most = min(scores), max(scores)
+            line = ", ".join(f"{percent(scores[m])} (M = {m})" for m in sorted(scores))
+            claims.append(
+                Claim(
+                    text=f"The difficulty of SRAVEN is controlled by the number of features M "
+                    f"({method}).",
+                    numbers=f"OOD accuracy {line}",
+                    effects=[difference(scores[least], scores[most])],
+                    size=Size(least=NOTICEABLE.least, why=f"from M = {most} to {least}"),
+                )
+            )
+    return claims
 
 
 EXPERIMENT = Experiment(
@@ -66,5 +71,5 @@ EXPERIMENT = Experiment(
     shows="The difficulty of SRAVEN can be controlled by the number of features M.",
     sweeps=_sweeps,
     figure=_figure,
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -3,11 +3,11 @@
 import statistics
 
 from hyla.figures.drawing import Figure
-from hyla.lab.claims import Verdict, share
+from hyla.lab.claims import PLAIN, Claim, Size
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.code_panels import matrix
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.experiments.shared.latent_panels import last_layer, rows_of, seeds_in
+from hyla.lab.experiments.shared.latent_panels import last_layer, lead, rows_of, seeds_in
 from hyla.results.runs import Row
 from hyla.results.tables import Results
 
@@ -38,21 +38,30 @@ def _figure(results: Results) -> Figure | None:
     return Figure(panels=[[panel]], note=f"Mean over {seeds_in(rows)}.")
 
 
-def _verdicts(results: Results) -> list[Verdict]:
-    final = final_similarities(results, "hyla")
-    pairs = [row for row in final if row["first"] < row["second"]]
-    related, others = [], []
-    for row in pairs:
-        (related if {row["first"], row["second"]} == _RELATED else others).append(row["similarity"])
-    if not related or not others:
+def _claims(results: Results) -> list[Claim]:
+    related: dict[int, float] = {}
+    others: dict[int, list[float]] = {}
+    for row in final_similarities(results, "hyla"):
+        if {row["first"], row["second"]} == _RELATED:
+            related[row["seed"]] = row["similarity"]
+        elif row["first"] < row["second"]:
+            others.setdefault(row["seed"], []).append(row["similarity"])
+    seeds = sorted(related.keys() & others)
+    if not seeds:
         return []
-    mean, usual = statistics.fmean(related), statistics.quantiles(others, n=4)[2]
-    return share(
-        "Sum and difference are implemented with a very similar latent code.",
-        [mean > _VERY_SIMILAR, mean > usual],
-        f"cosine similarity {mean:.2f} (very similar: above {_VERY_SIMILAR}); three quarters of "
-        f"the other pairs of rules are below {usual:.2f}",
-    )
+    usual = {seed: statistics.quantiles(others[seed], n=4)[2] for seed in seeds}
+    mean = statistics.fmean(related[seed] for seed in seeds)
+    return [
+        Claim(
+            text="Sum and difference are implemented with a very similar latent code.",
+            numbers=f"cosine similarity {mean:.2f}; three quarters of the other pairs of rules are "
+            f"below {statistics.fmean(usual.values()):.2f}",
+            effects=[lead(related, usual)],
+            size=Size(least=_VERY_SIMILAR, of="a similarity of", why="seed by seed"),
+            sized=mean,
+            unit=PLAIN,
+        )
+    ]
 
 
 EXPERIMENT = Experiment(
@@ -63,5 +72,5 @@ EXPERIMENT = Experiment(
     sweeps=method_sweeps("sraven"),
     measurement=on("sraven", geometry),
     figure=_figure,
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -1,14 +1,18 @@
 """Figure 5F: the rule can be decoded from the code."""
 
+import functools
+
 from hyla.figures.drawing import Figure
-from hyla.lab.claims import NOT, PARTLY, REPRODUCED, Verdict, percent
+from hyla.lab.claims import Claim, Size, percent
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.latent_measurements import decoding, method_sweeps, on
 from hyla.lab.experiments.shared.latent_panels import (
     controls_by_layer,
-    f1,
     f1_by_layer,
+    f1_by_seed,
+    lead,
     methods_in,
+    over,
     rows_of,
     seeds_in,
 )
@@ -28,30 +32,26 @@ def _figure(results: Results) -> Figure | None:
     return Figure(panels=[drawn], note=note) if drawn else None
 
 
-def _verdicts(results: Results) -> list[Verdict]:
-    verdicts = []
+def _claims(results: Results) -> list[Claim]:
+    claims = []
     for method in methods_in(rows_of(results, predictor="code")):
+        scores = functools.partial(f1_by_seed, results, "rule", _UNSEEN, method)
         layers = sorted({r["layer"] for r in rows_of(results, predictor="code", attention=method)})
-        first, last = (
-            f1(results, "rule", _UNSEEN, method, "code", layer) for layer in (layers[0], layers[-1])
-        )
-        untrained = f1(results, "rule", _UNSEEN, method, "untrained network", layers[-1])
-        if first is None or last is None or untrained is None:
+        first, last = (scores("code", layer) for layer in (layers[0], layers[-1]))
+        untrained = scores("untrained network", layers[-1])
+        if not first or not last or not untrained:
             continue
-        lead = last.mean - untrained.mean
-        status = REPRODUCED if lead > 0.1 and last.mean >= first.mean else PARTLY
-        if lead <= 0:
-            status = NOT
-        verdicts.append(
-            Verdict(
-                claim=f"Especially in later layers the code is predictive of the rule ({method}).",
-                status=status,
-                number=f"F1 on unseen tasks: {percent(first)} in the first layer, {percent(last)} "
-                f"in the last; {percent(untrained)} there without training (counts as "
-                "reproduced from 10 above that, and no lower than in the first layer)",
+        claims.append(
+            Claim(
+                text=f"Especially in later layers the code is predictive of the rule ({method}).",
+                numbers=f"F1 on unseen tasks: {percent(over(first))} in the first layer, "
+                f"{percent(over(last))} in the last; {percent(over(untrained))} there without "
+                "training",
+                effects=[lead(last, untrained), lead(last, first)],
+                size=Size(least=0.1, why="above the untrained and the first, seed by seed"),
             )
         )
-    return verdicts
+    return claims
 
 
 EXPERIMENT = Experiment(
@@ -62,5 +62,5 @@ EXPERIMENT = Experiment(
     sweeps=method_sweeps("sraven"),
     measurement=on("sraven", decoding),
     figure=_figure,
-    verdicts=_verdicts,
+    claims=_claims,
 )

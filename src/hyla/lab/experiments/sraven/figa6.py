@@ -21,5 +21,5 @@ EXPERIMENT = Experiment(
     sweeps=method_sweeps("sraven"),
     measurement=on("sraven", geometry),
     figure=_figure,
-    verdicts=target_fades,
+    claims=target_fades,
 )

@@ -29,5 +29,5 @@ EXPERIMENT = Experiment(
     sweeps=_sweeps,
     measurement=on("sraven-deep", geometry),
     figure=_figure,
-    verdicts=target_fades,
+    claims=target_fades,
 )

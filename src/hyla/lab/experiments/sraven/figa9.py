@@ -3,7 +3,7 @@
 import math
 
 from hyla.figures.drawing import PALETTE, Figure, Lines, Series
-from hyla.lab.claims import Verdict, share
+from hyla.lab.claims import Claim, constructed
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import Measurement, Measuring
 from hyla.results.runs import Row
@@ -70,19 +70,15 @@ def _figure(results: Results) -> Figure | None:
     )
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     powers = [
         row["log10"]
         for row in results.rows
         if row["what"] == "instances" and (row["num_features"], row["num_values"]) == (4, 8)
     ]
-    if not powers:
-        return []
-    return share(
-        "There are orders of magnitude more instances than training examples (M = 4, K = 8).",
-        [powers[0] > math.log10(_TRAINED_ON) + 1],
-        f"10^{powers[0]:.1f} instances, at most {_TRAINED_ON:,} trained on",
-    )
+    claim = "There are orders of magnitude more instances than training examples (M = 4, K = 8)."
+    numbers = "10^{:.1f} instances, at most " + f"{_TRAINED_ON:,} trained on"
+    return [constructed(claim, numbers.format(power)) for power in powers]
 
 
 EXPERIMENT = Experiment(
@@ -91,5 +87,5 @@ EXPERIMENT = Experiment(
     shows="How the numbers of tasks (A) and of instances (B) grow with features and values.",
     measurement=Measurement(name="figA9", measure=_measure),
     figure=_figure,
-    verdicts=_verdicts,
+    claims=_claims,
 )

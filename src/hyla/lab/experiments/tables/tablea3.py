@@ -3,7 +3,7 @@
 from typing import Any
 
 from hyla.figures.drawing import Table
-from hyla.lab.claims import Verdict, share
+from hyla.lab.claims import Claim, constructed
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import members, scaling
 from hyla.lab.measuring import Measurement, Measuring
@@ -63,10 +63,10 @@ def _table(results: Results) -> Table | None:
     return Table(columns=columns, rows=rows, note=note)
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     same = [str(row["ours"]) == str(row["paper"]) for row in results.rows]
-    number = f"{sum(same)} of {len(same)} settings are the paper's"
-    return share("The hyper-parameters and the grid.", same, number)
+    numbers = f"{sum(same)} of {len(same)} settings are the paper's"
+    return [constructed("The hyper-parameters and the grid.", numbers)] if same else []
 
 
 EXPERIMENT = Experiment(
@@ -75,5 +75,5 @@ EXPERIMENT = Experiment(
     shows="What the presets at paper scale train with, and the grid that is searched.",
     measurement=Measurement(name="tableA3", measure=_measure),
     table=_table,
-    verdicts=_verdicts,
+    claims=_claims,
 )

@@ -1,0 +1,109 @@
+"""Verdicts one can quote: what our numbers say about claims, all of a report judged together.
+
+A claim rests on an effect with a t interval. The more claims are looked at, the more of them look
+true by chance: so the level of all intervals is the one at which, by Benjamini and Hochberg, at
+most one in twenty of the effects that are called certain is expected to be none. (The intervals are
+those that Benjamini and Yekutieli give for effects chosen so.)
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hyla.lab.claims import BY_CONSTRUCTION, CANNOT_BE_TOLD, Claim
+from hyla.lab.effects import FEWEST_SEEDS, Effect
+
+REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
+UNDECIDED = "undecided"
+STATUSES = (REPRODUCED, PARTLY, UNDECIDED, NOT)
+"""What a claim that is judged can be."""
+TOO_FEW = "too few seeds"
+UNJUDGED = (TOO_FEW, CANNOT_BE_TOLD, BY_CONSTRUCTION)
+"""Why a claim is not, and not counted among them."""
+NO_VERDICT = "smoke scale: not a verdict"
+"""The status of claims where nothing was trained for long enough to judge any."""
+FALSE_ONES = 0.05
+"""Share of false ones expected among the effects that are called certain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What our numbers say about a claim."""
+
+    claim: str
+    status: str
+    """One of `STATUSES` or `UNJUDGED`, or `NO_VERDICT`."""
+    number: str
+    """What says so, in a line: numbers, effect, interval, n and rule."""
+
+    def __post_init__(self):
+        known = (*STATUSES, *UNJUDGED, NO_VERDICT)
+        if self.status not in known:
+            raise ValueError(f"status must be one of {known}, got {self.status!r}")
+
+
+def judge(claims: Sequence[Claim]) -> list[Verdict]:
+    """Judge all claims of a report together."""
+    tested = [claim.weakest for claim in claims if _reason(claim) is None]
+    level = _level([e.probability for e in tested if not math.isnan(e.value)])
+    return [_verdict(claim, level) for claim in claims]
+
+
+def unjudged(claim: Claim) -> Verdict:
+    """Return a claim of smoke scale: listed, not judged."""
+    return Verdict(claim=claim.text, status=NO_VERDICT, number=claim.numbers)
+
+
+def _reason(claim: Claim) -> str | None:
+    """Return why a claim cannot be judged; None if it can."""
+    if claim.untested:
+        return claim.untested
+    few = any(min(effect.counts) < FEWEST_SEEDS for effect in claim.effects)
+    return TOO_FEW if few else None
+
+
+def _level(probabilities: Sequence[float]) -> float:
+    """Return up to which probability an effect is called certain (Benjamini and Hochberg)."""
+    share = FALSE_ONES / max(1, len(probabilities))
+    enough = [i for i, p in enumerate(sorted(probabilities), start=1) if p <= i * share]
+    return share * max(enough, default=1)
+
+
+def _verdict(claim: Claim, level: float) -> Verdict:
+    status = _reason(claim) or _status(claim, level)
+    parts = [claim.numbers]
+    if not claim.untested:
+        parts += _line(claim, claim.weakest, level, interval=status in STATUSES)
+    return Verdict(claim=claim.text, status=status, number="; ".join(parts))
+
+
+def _status(claim: Claim, level: float) -> str:
+    effect = claim.weakest
+    if math.isnan(effect.value):
+        return NOT  # what diverged was measured, and shows nothing
+    if effect.probability > level:
+        return UNDECIDED
+    if effect.value < 0:
+        return NOT
+    return REPRODUCED if claim.as_large else PARTLY
+
+
+def _line(claim: Claim, effect: Effect, level: float, *, interval: bool) -> list[str]:
+    unit = claim.unit
+    if math.isnan(effect.value):
+        return [_count(effect)]
+    size = f"effect {unit.text(effect.value, sign=True)}{unit.name}"
+    if interval:
+        low, high = (unit.text(end, sign=True) for end in effect.interval(level))
+        size += f", {1 - level:.1%} in [{low}, {high}]"
+    return [size, _count(effect), f"rule: {claim.size.text(unit)}"]
+
+
+def _count(effect: Effect) -> str:
+    """Say how many seeds there are in each group that the effect compares."""
+    counts = effect.counts
+    if len(counts) <= 2:
+        return f"n = {' and '.join(f'{count:,}' for count in counts)}"
+    fewest, most = min(counts), max(counts)
+    each = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return f"n = {each} in each of {len(counts)}"
