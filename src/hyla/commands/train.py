@@ -23,6 +23,7 @@ from hyla.commands.shared.options import (
     check_task_options,
     check_writable,
     given,
+    variant_settings,
     without_none,
 )
 from hyla.commands.shared.output import HEADINGS, console, score, table
@@ -72,6 +73,7 @@ def train_task(
     *,
     scale: Annotated[ScaleName, Parameter(group=_TRAINING)] = "laptop",
     config: Annotated[Path | None, Parameter(group=_TRAINING)] = None,
+    variant: Annotated[str | None, Parameter(group=_TASK)] = None,
     steps: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     batch_size: Annotated[int | None, Parameter(group=_TRAINING)] = None,
     precision: Annotated[PrecisionName | None, Parameter(group=_TRAINING)] = None,
@@ -105,6 +107,7 @@ def train_task(
     - `hyla train fuzzy`: HYLA on fuzzy logic, a few minutes on a laptop
     - `hyla train sraven --attention softmax --seeds 3 --lr 1e-3 3e-4`: six models side by side
     - `hyla train fuzzy --scale paper --model.num-layers 4 --task.held-out-fraction 0.5`
+    - `hyla train sraven --variant trained1`: a variant of `hyla sraven variants`
     - `hyla train language data/wiki`: a language model, which has settings of its own
     - `hyla train mytask --plugin mytask.py`: a task of your own
 
@@ -120,6 +123,8 @@ def train_task(
         smoke (seconds), laptop (minutes on two cores) or paper (the paper's own setting).
     config
         YAML file of settings over the preset, in its form; options here go over both.
+    variant
+        Name of a task's variant, which fixes all its settings; sraven has some.
     steps
         Optimisation steps.
     batch_size
@@ -170,6 +175,8 @@ def train_task(
         check_task(task)
         tree = load_preset(task, scale)
         check_task_options(task, task_options)
+        if variant is not None:
+            options["task"] = variant_settings(task, variant, options["task"])
         if config is not None:
             tree = merge(tree, read_settings(config, example="steps: 1000"))
         if tree["task_name"] != task:
