@@ -1,5 +1,6 @@
 """`hyla` as a person at a shell meets it."""
 
+import dataclasses
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from hyla import __version__
 from hyla.cli import main
 from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.results.runs import StoredRun, read_runs
+from hyla.tasks.sraven.variants import variant_named
 from hyla.training import config_from_tree, load_preset
 from hyla.training.run.directory import RunDirectory
 from hyla.training.run.loop import run_name
@@ -81,7 +83,7 @@ def test_help_of_tasks_tells_defaults(capsys):
     assert main(["train", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "(default: smoke 8, laptop 16, paper 32)" in said
-    assert "fuzzy: Share of the combinations of known terms" in said
+    assert "fuzzy: Share of the combinations of known" in said
     assert (
         "(default: smoke 0.3, laptop 0.5, paper 0.7) sraven: Share of the rule combinations that "
         "training never shows. (default: 0.25)"
@@ -183,6 +185,25 @@ def test_options_go_over_the_file_and_the_file_over_the_preset(tmp_path: Path, c
     shown = capsys.readouterr().out
     assert str(run.path) in shown
     assert "best by test" in shown  # there was no validation split
+
+
+def test_a_variant_sets_the_task_and_nothing_else(tmp_path: Path, capsys):
+    arguments = ["train", "sraven", "--scale", "smoke", "--steps", "2", "--root", str(tmp_path)]
+    assert main([*arguments, "--variant", "longer", "--seeds", "2"]) == 0
+    config = config_from_tree(_only_run(tmp_path).config)
+    assert config.task == variant_named("longer").config
+    assert config.model == dataclasses.replace(
+        config_from_tree(load_preset("sraven", "smoke")).model,
+        sequence_length=36,
+        input_dim=8,
+        output_dim=8,
+    )
+    assert main([*arguments, "--variant", "longr"]) == USAGE
+    assert "did you mean 'longer'?" in capsys.readouterr().err
+    assert main([*arguments, "--variant", "longer", "--task.num-features", "3"]) == USAGE
+    assert "leave out --task.num-features" in capsys.readouterr().err
+    assert _train(tmp_path, "--variant", "longer") == USAGE
+    assert "FuzzyLogic has no named variants" in capsys.readouterr().err
 
 
 def test_members_listed_in_a_file_are_those_that_train(tmp_path: Path):

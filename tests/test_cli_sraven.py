@@ -8,10 +8,11 @@ from xml.etree import ElementTree
 import pytest
 
 from hyla.cli import main
-from hyla.commands.shared.exits import USAGE
+from hyla.commands.shared.exits import FAILURE, USAGE
 from hyla.tasks.sraven import SravenConfig
 from hyla.tasks.sraven.faces.rendering import to_text
 from hyla.tasks.sraven.problem import Problems
+from hyla.tasks.sraven.variants import VARIANTS, variant_named
 
 AMBIGUOUS, UNAMBIGUOUS = 1, 4  # instances of the split test, seed 0
 
@@ -63,7 +64,7 @@ def test_show_answer_says_whether_there_are_others(capsys):
 def test_show_distractors(capsys):
     shown = output(capsys, "show", "--task.num-distractors", "2", "--answer")
     assert shown.count("● distractor") == 2
-    assert "the solver takes no distractors" in shown
+    assert "the solver takes no distractors or blanks" in shown
 
 
 def test_show_readings(capsys):
@@ -97,6 +98,36 @@ def test_export(tmp_path, capsys):
     assert files == {f"{split}-00000-of-00001.parquet" for split in ("train", "test", "ood")}
 
 
+def test_export_of_a_variant_has_its_settings(tmp_path, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = tmp_path / "data"
+    shown = output(capsys, "export", str(out), "--variant", "trained1", "--instances", "20")
+    assert "20 instances of each of ood" in shown
+    rows = parquet.read_table(out / "data" / "ood-00000-of-00001.parquet").to_pylist()
+    problem = Problems(variant_named("trained1").config, "ood", seed=0)[19]
+    assert rows[19]["query"] == list(problem.answer)
+
+
+def test_variants_are_listed_with_hash_and_ceiling(capsys):
+    shown = output(capsys, "variants")
+    for name, variant in VARIANTS.items():
+        assert re.search(rf"^{name} +{variant.published['hash'][:12]} ", shown, re.MULTILINE)
+    assert re.search(r"^paper +\w+ +94\.21 ", shown, re.MULTILINE)
+    assert re.search(r"^distractors +\w+ +- ", shown, re.MULTILINE)
+    assert "zero tokens, not scored" in output(capsys, "variants", "longer")
+
+
+def test_variants_that_are_not_what_was_published_are_told(monkeypatch, capsys):
+    name = "features3"
+    assert json.loads(output(capsys, "variants", name, "--measure", "--json")) == {
+        name: variant_named(name).published
+    }
+    changed = {name: {**variant_named(name).published, "hash": "0" * 64}}
+    monkeypatch.setattr("hyla.tasks.sraven.variants._published", lambda: changed)
+    assert main(["sraven", "variants", name, "--measure"]) == FAILURE
+    assert "features3 is not what was published" in capsys.readouterr().out
+
+
 def test_audit_as_table_and_as_json(capsys):
     shown = output(capsys, "audit", "--instances", "50")
     assert re.search(r"ambiguous by definition +\d+\.\d\d", shown)
@@ -127,6 +158,12 @@ def test_audit_as_table_and_as_json(capsys):
         ),
         (["export", "out", "--instances", "0"], "instances must be at least 1"),
         (["export", "out"], "--instances"),
+        (["export", "out", "--variant", "papr"], "did you mean 'paper'?"),
+        (
+            ["export", "out", "--variant", "paper", "--task.num-values", "9"],
+            "fixes all settings of the task: leave out --task.num-values",
+        ),
+        (["variants", "longest"], "did you mean 'longer'?"),
         (["audit", "--instances", "0"], "instances must be at least 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

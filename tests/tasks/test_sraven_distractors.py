@@ -200,7 +200,7 @@ def test_exports_hold_them_and_no_labels(tmp_path):
     from hyla.tasks.sraven.faces.export import ExportConfig, export
 
     arguments = {"config": CONFIG, "splits": ("ood",), "instances": 30}
-    with pytest.raises(ValueError, match="does not know distractors: export without"):
+    with pytest.raises(ValueError, match="knows neither distractors nor blanks: export without"):
         ExportConfig(**arguments)
     [path] = export(tmp_path, ExportConfig(**arguments, labels=False))
     rows = parquet.read_table(path).to_pylist()

@@ -18,6 +18,7 @@ from hyla.commands.shared.options import (
     check_task,
     check_task_options,
     given,
+    variant_settings,
     without_none,
 )
 from hyla.commands.shared.output import HEADINGS, console, score, table
@@ -66,6 +67,7 @@ def train_task(
     /,
     *,
     training: Annotated[TrainingOptions, Parameter(name="*", group=_TRAINING)] = _USUAL,
+    variant: Annotated[str | None, Parameter(group=_TASK)] = None,
     seeds: Annotated[int | None, Parameter(group=_POPULATION)] = None,
     lr: Annotated[
         list[float] | None, Parameter(name=("--lr", "--learning-rate"), group=_POPULATION)
@@ -91,6 +93,7 @@ def train_task(
     - `hyla train fuzzy`: HYLA on fuzzy logic, a few minutes on a laptop
     - `hyla train sraven --attention softmax --seeds 3 --lr 1e-3 3e-4`: six models side by side
     - `hyla train fuzzy --scale paper --model.num-layers 4 --task.held-out-fraction 0.5`
+    - `hyla train sraven --variant trained1`: a variant of `hyla sraven variants`
     - `hyla train language data/wiki`: a language model, which has settings of its own
     - `hyla train mytask --plugin mytask.py`: a task of your own
 
@@ -102,6 +105,8 @@ def train_task(
     task
         fuzzy (fuzzy logic functions), sraven (symbolic Raven's matrices), or one that a plug-in
         registers; language is a command.
+    variant
+        Name of a task's variant, which fixes all its settings; sraven has some.
     seeds
         Number of seeds: 0 to N - 1.
     lr
@@ -130,6 +135,8 @@ def train_task(
         check_task(task)
         tree = training.over(load_preset(task, training.scale))
         check_task_options(task, task_options)
+        if variant is not None:
+            options["task"] = variant_settings(task, variant, options["task"])
         if tree["task_name"] != task:
             raise ValueError(
                 f"{training.config} is for the task {tree['task_name']!r}, not for {task!r}"

@@ -152,6 +152,11 @@ class Task(ABC, Generic[_SamplerT_co]):
     def __init__(self, config: Any = None) -> None:
         self.config = self.config_class() if config is None else config
 
+    @classmethod
+    def variant_settings(cls, name: str) -> Any:
+        """The settings that the name of a variant stands for; a ValueError if there is none."""
+        raise ValueError(f"{cls.__name__} has no named variants, and so none called {name!r}")
+
     @property
     def objective(self) -> Objective:
         """What is optimised, and how it is scored."""

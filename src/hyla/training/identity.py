@@ -29,7 +29,7 @@ WATCHED = ("evaluation", "log_every")
 # What computes attention changes no numbers.
 _IMPLEMENTATION = ("backend",)
 # Which combinations are held out is no matter of what the instances look like.
-_NOT_OF_THE_SHAPE = ("held_out_fraction",)
+_NOT_OF_THE_SHAPE = ("held_out_fraction", "split_seed")
 
 
 def fingerprint(tree: Mapping[str, Any]) -> str:

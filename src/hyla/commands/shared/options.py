@@ -10,7 +10,7 @@ import os
 import tempfile
 import textwrap
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -59,6 +59,16 @@ def check_task_options(task: str, options: Any) -> None:
                 f"--task.{name.replace('_', '-')} is a setting of the task {' and '.join(owners)}, "
                 f"not of {task}"
             )
+
+
+def variant_settings(task: str, variant: str, others: Collection[str]) -> dict[str, Any]:
+    """Return the settings of a task's variant; `others` that were given are a ValueError."""
+    if others:
+        raise ValueError(
+            f"--variant {variant} fixes all settings of the task: leave out "
+            + ", ".join(f"--task.{name.replace('_', '-')}" for name in others)
+        )
+    return dataclasses.asdict(task_class(task).variant_settings(variant))
 
 
 def check_model_options(options: Any, model: TransformerConfig) -> None:
@@ -157,7 +167,8 @@ def _defaults_by_scale(task: str) -> dict[str, str]:
 
 
 def _shown(value: Any) -> str:
-    return " ".join(value) if isinstance(value, tuple) else str(value)
+    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return "none" if text in ("", "None") else text
 
 
 def _sraven_options() -> type:

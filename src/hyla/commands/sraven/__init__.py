@@ -5,6 +5,7 @@ from cyclopts import App
 from hyla.commands.sraven.audit import audit
 from hyla.commands.sraven.export import export
 from hyla.commands.sraven.show import show
+from hyla.commands.sraven.variants import variants
 
 _INTRO = """Look at SRAVEN, the paper's symbolic Raven matrices.
 
@@ -13,5 +14,5 @@ the terminal, in a picture, in a Parquet file.
 """
 
 sraven = App(name="sraven", help=_INTRO)
-for _position, _command in enumerate((show, export, audit)):
+for _position, _command in enumerate((show, export, audit, variants)):
     sraven.command(_command, sort_key=_position)

@@ -6,8 +6,11 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
+from hyla.commands.shared.options import given, variant_settings
 from hyla.commands.shared.output import console, progress_bar
 from hyla.commands.sraven.task import TaskOptions, task_config
+from hyla.tasks import SravenConfig
+from hyla.tasks.sraven.variants import INSTANCES, SPLIT
 from hyla.training.devices import resolve_device
 
 
@@ -15,7 +18,8 @@ def export(
     out: Path,
     /,
     *,
-    instances: int,
+    instances: int | None = None,
+    variant: str | None = None,
     split: list[str] | None = None,
     seed: int = 0,
     labels: Annotated[bool, Parameter(negative="--no-labels")] = True,
@@ -31,6 +35,7 @@ def export(
     Examples:
 
     - `hyla sraven export data/sraven --instances 100000 --split train test ood`
+    - `hyla sraven export data/paper --variant paper`: what its models are evaluated on
     - `hyla sraven export data/small --instances 1000 --task.num-features 3 --no-labels`
 
     Parameters
@@ -38,9 +43,11 @@ def export(
     out
         Folder of the dataset.
     instances
-        Instances of each split.
+        Instances of each split; of a variant, the 51,200 to evaluate on unless told otherwise.
+    variant
+        Name of a variant (`hyla sraven variants`), which fixes all settings of the task.
     split
-        Splits to write. (default: train test ood)
+        Splits to write. (default: train test ood; of a variant, ood)
     seed
         Seed of the split and its instances.
     labels
@@ -54,9 +61,17 @@ def export(
     except ImportError as error:
         raise UsageError(str(error)) from error
     with usage_errors():
+        if variant is not None:
+            config = SravenConfig(**variant_settings("sraven", variant, given(task_options)))
+            instances = INSTANCES if instances is None else instances
+            usual: tuple[str, ...] = (SPLIT,)
+        else:
+            config, usual = task_config(task_options), ("train", "test", "ood")
+        if instances is None:
+            raise ValueError("say how many: --instances 1000, or name a --variant")
         settings = ExportConfig(
-            config=task_config(task_options),
-            splits=("train", "test", "ood") if split is None else tuple(split),
+            config=config,
+            splits=usual if split is None else tuple(split),
             instances=instances,
             seed=seed,
             labels=labels,

@@ -10,6 +10,7 @@ from rich.console import Console
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.output import console, table
 from hyla.commands.sraven.task import TaskOptions, task_config
+from hyla.tasks.sraven import Sraven
 from hyla.tasks.sraven.faces.rendering import draw_numbers, to_text
 from hyla.tasks.sraven.faces.shapes import draw_shapes
 from hyla.tasks.sraven.problem import Problem, Problems
@@ -72,7 +73,10 @@ def show(
         problem = Problems(config, name, seed=seed)[index]
         picture = (draw_shapes if shapes else draw_numbers)(problem, answer=answer)
         # Without the solver the answer can still be shown; readings cannot.
-        judged = readings or (answer and not config.num_distractors)
+        readable = Sraven(config).is_readable(name)
+        if readings and not readable:
+            raise ValueError("--readings does not work with distractors or blanks")
+        judged = readings or (answer and readable)
         solver = Solver(config) if judged else None
     screen = console()
     screen.print(f"SRAVEN: {problem.address}", highlight=False)
@@ -80,7 +84,9 @@ def show(
     if solver is not None:
         _show_answers(screen, problem, solver)
     elif answer:
-        screen.print("\nWhether other answers fit is not known: the solver takes no distractors.")
+        screen.print(
+            "\nWhether other answers fit is not known: the solver takes no distractors or blanks."
+        )
     if readings and solver is not None:
         grid = torch.tensor(problem.panels)
         _show_readings(screen, solver.readings(grid, permuted=problem.permuted))

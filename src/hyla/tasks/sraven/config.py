@@ -9,8 +9,8 @@ from hyla._errors import nearest
 from hyla.tasks.base import check_combinable, check_positive
 from hyla.tasks.sraven.rules import PAPER_RULES, RULES
 
-DISTRACTOR = "distractor"
-"""Stands for the rule of a feature that follows none."""
+DISTRACTOR, BLANK = "distractor", "blank"
+"""Stand for the rule of a feature that follows none: its values are random, or not shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,16 @@ class SravenConfig:
     """Reject instances whose context allows several answers (see `SravenSampler`)."""
     num_distractors: int = field(default=0, metadata={"later": True})
     """D: further features, of random values, that follow no rule; they are never scored."""
+    split_seed: int | None = field(default=None, metadata={"later": True})
+    """Seed of the split into combinations; if not given, each model's own seed."""
+    train_features: tuple[int, ...] = field(default=(), metadata={"later": True})
+    """How many features training shows, if always fewer than M: the others are blank, and all
+    combinations of M rules are OOD."""
+
+    @property
+    def all_scored(self) -> bool:
+        """Whether all integers of a query panel count: there are no distractors and no blanks."""
+        return not self.num_distractors and not self.train_features
 
     @property
     def panel_size(self) -> int:
@@ -45,7 +55,7 @@ class SravenConfig:
     @property
     def label_names(self) -> tuple[str, ...]:
         """What the labels of features stand for: the rules, and none."""
-        return (*self.rules, DISTRACTOR)
+        return (*self.rules, BLANK if self.train_features else DISTRACTOR)
 
     def __post_init__(self) -> None:
         check_combinable(num_features=self.num_features)
@@ -76,6 +86,22 @@ class SravenConfig:
             raise ValueError(f"num_distractors must not be negative, got {self.num_distractors}")
         if self.unambiguous:
             self.refuse_distractors("unambiguous=True")
+        if self.train_features:
+            self._check_train_features()
+
+    def _check_train_features(self) -> None:
+        self.refuse_distractors("train_features")
+        if self.unambiguous:
+            raise ValueError(
+                "unambiguous=True does not work with train_features: whether an instance with "
+                "blanks has one answer is not known"
+            )
+        for number in self.train_features:
+            if not 0 < number < self.num_features:
+                raise ValueError(
+                    "train_features must lie between 1 and num_features - 1 = "
+                    f"{self.num_features - 1}, got {number}"
+                )
 
     def refuse_distractors(self, what: str) -> None:
         """Raise a ValueError if there are distractors; `what` needs readings, and has none then."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ from hyla.tasks.base import (
     Sampler,
     Task,
     pick_combinations,
-    stack_combinations,
 )
 from hyla.tasks.randomness import (
     Keys,
@@ -33,7 +31,8 @@ from hyla.tasks.randomness import (
     to_integers,
 )
 from hyla.tasks.registry import register_task
-from hyla.tasks.splits import Combination, check_listable, split_combinations
+from hyla.tasks.splits import Combination
+from hyla.tasks.sraven.combinations import all_combinations, combinations_by_side
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.conflicts import Conflicts
 from hyla.tasks.sraven.objective import Classification
@@ -64,10 +63,10 @@ class Instances(NamedTuple):
     """Problem instances as integers, with what they were made from."""
 
     panels: Int64[Tensor, "*p b rows columns m"]
-    """The whole grid; the last panel is the answer."""
+    """The whole grid; the last panel is the answer. Blanks are -1."""
     rules: Int64[Tensor, "*p b m"]
     """The rule of each feature, as an index into `SravenConfig.rules`; the number after the last
-    stands for none, in distractors."""
+    stands for none, in distractors and blanks."""
     permutations: Int64[Tensor, "*p b columns m"]
     """Position m of the panels of column c shows feature `permutations[..., c, m]`."""
 
@@ -81,12 +80,17 @@ class Sraven(Task["SravenSampler"]):
     (`SravenConfig.num_distractors`) are features like the others, mixed with them at random, but
     all their values are independent and uniform.
 
+    With `SravenConfig.train_features` training shows fewer features than the M that `ood` shows.
+    The others are blank, and mixed with the rest at random: their tokens are all zero, and the
+    query's are not scored.
+
     Batches (M counts distractors too):
       - `inputs` [B, G²·M, K]: the panels row by row, in each the features in the order shown, one
         one-hot token each; the M tokens of the last panel are all zero.
       - `targets` [B, M] int64: the last panel, as shown.
-      - `labels` [B, M]: the rule that determines each of the targets; for a distractor, which no
-        rule determines, `SravenConfig.distractor_label`. Such targets are not to be scored.
+      - `labels` [B, M]: the rule that determines each of the targets; for a distractor or a blank,
+        which no rule determines, `SravenConfig.distractor_label`. Such targets are not to be
+        scored.
 
     Splits: `train`; `validation` and `test`, new
     instances of training combinations; `ood`, held-out combinations;
@@ -99,11 +103,18 @@ class Sraven(Task["SravenSampler"]):
     def __init__(self, config: SravenConfig) -> None:
         self.config = config
 
+    @classmethod
+    def variant_settings(cls, name: str) -> SravenConfig:
+        """The settings of a variant."""
+        from hyla.tasks.sraven.variants import variant_named
+
+        return variant_named(name).config
+
     @property
     def objective(self) -> Classification:
         """Cross-entropy; right means that all features that follow a rule are right."""
         return Classification(
-            self.num_queries, self.config.rules, num_distractors=self.config.num_distractors
+            self.num_queries, self.config.rules, all_scored=self.config.all_scored
         )
 
     @property
@@ -116,12 +127,18 @@ class Sraven(Task["SravenSampler"]):
     def ceiling(
         self, split: str, *, seed: int, instances: int, device: torch.device | str = "cpu"
     ) -> Float64[Tensor, " n"] | None:
-        """The posterior of the best answer, by the exact solver; distractors are beyond it."""
+        """The posterior of the best answer, by the exact solver; None of what it cannot read."""
         from hyla.tasks.sraven.solver.ceiling import best_posteriors
 
-        if self.config.num_distractors:
+        if not self.is_readable(split):
             return None
         return best_posteriors(self, split, seed=seed, instances=instances, device=device)
+
+    def is_readable(self, split: str) -> bool:
+        """Whether the solver can read a split's instances: all that they show follows a rule."""
+        return self.config.all_scored or (
+            not self.config.num_distractors and SIDE_OF_SPLIT[split] == "ood"
+        )
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -150,11 +167,8 @@ class Sraven(Task["SravenSampler"]):
 
     def manifest(self, seed: int) -> Manifest:
         """The multisets of rules in `train` and `ood`."""
-        split = split_combinations(
-            _all_combinations(self.config),
-            held_out_fraction=self.config.held_out_fraction,
-            seed=seed,
-        )
+        seed = seed if self.config.split_seed is None else self.config.split_seed
+        split = combinations_by_side(self.config, seed)
         return Manifest(
             task="sraven",
             seed=seed,
@@ -165,15 +179,21 @@ class Sraven(Task["SravenSampler"]):
     def _build_sampler(
         self, split: str, *, seeds: Sequence[int], batch_size: int, device: torch.device | str
     ) -> SravenSampler:
+        sides = [self.manifest(seed).sides[SIDE_OF_SPLIT[split]] for seed in seeds]
+        # What follows no rule is to be laid onto the features like the rest.
+        filled = [[self._filled(combination) for combination in side] for side in sides]
         return SravenSampler(
             self.config,
             split,
             seeds=seeds,
-            combinations=stack_combinations(
-                [self.manifest(seed) for seed in seeds], SIDE_OF_SPLIT[split], device=device
-            ),
+            combinations=torch.tensor(filled, dtype=torch.int64, device=device),
             batch_size=batch_size,
         )
+
+    def _filled(self, combination: Combination) -> Combination:
+        """Rules for all features of a panel; the missing ones are none."""
+        missing = self.config.panel_size - len(combination)
+        return (*combination, *[self.config.distractor_label] * missing)
 
 
 class SravenSampler(Sampler):
@@ -202,10 +222,7 @@ class SravenSampler(Sampler):
         M, K, G = config.panel_size, config.num_values, config.grid_size
         self._config = config
         self._permuted = not split.endswith("unpermuted")
-        # To be laid onto the features, distractors included.
-        self._combinations = torch.nn.functional.pad(
-            combinations, (0, config.num_distractors), value=config.distractor_label
-        )
+        self._combinations = combinations
         self._stream = RandomStream(seeds=seeds, name=f"sraven/{split}", device=device)
         # The random words of an instance: for its combination; for the orders of the features, as
         # the rules are assigned to them and as each column shows them; and for each feature's free
@@ -241,7 +258,7 @@ class SravenSampler(Sampler):
         panels, rules, permutations = self.instances(index)
         return Batch(
             inputs=encode(panels, num_values=self._config.num_values),
-            targets=panels[..., -1, -1, :].contiguous(),
+            targets=panels[..., -1, -1, :].clamp(min=0),  # of a blank, any value will do
             labels=rules.gather(-1, permutations[..., -1, :]),
         )
 
@@ -315,7 +332,10 @@ class SravenSampler(Sampler):
         grids = draws.free  # what distractors show
         for number, name in enumerate(self._config.rules):
             grids = torch.where(rules == number, RULES[name].fill(draws), grids)
-        return grids.remainder(self._config.num_values)
+        grids = grids.remainder(self._config.num_values)
+        if self._config.train_features:
+            grids = torch.where(rules == self._config.distractor_label, -1, grids)
+        return grids
 
 
 def num_candidates(config: SravenConfig, permuted: bool) -> int:
@@ -340,7 +360,7 @@ def left_ambiguous(config: SravenConfig, *, permuted: bool) -> float:
 @functools.cache
 def _ambiguous_share(config: SravenConfig, permuted: bool) -> float:
     """The share of ambiguous instances in the plain mode, over all combinations of rules."""
-    combinations = torch.tensor(_all_combinations(config)).unsqueeze(0)
+    combinations = torch.tensor(all_combinations(config, config.num_features)).unsqueeze(0)
     sampler = SravenSampler(
         dataclasses.replace(config, unambiguous=False),
         "candidates" if permuted else "candidates_unpermuted",
@@ -358,13 +378,6 @@ def _ambiguous_share(config: SravenConfig, permuted: bool) -> float:
 def _warn(message: str) -> None:
     """Warn, the first time, whoever asked a task for a sampler."""
     warnings.warn(message, stacklevel=5)
-
-
-def _all_combinations(config: SravenConfig) -> list[Combination]:
-    rules = range(len(config.rules))
-    number = math.comb(len(rules) + config.num_features - 1, config.num_features)
-    check_listable(number, f"num_features={config.num_features} and {len(rules)} rules")
-    return list(itertools.combinations_with_replacement(rules, config.num_features))
 
 
 def encode(

@@ -10,21 +10,21 @@ from hyla.tasks.base import Batch
 class Classification:
     """SRAVEN: cross-entropy of the query tokens; right means that all features are right.
 
-    Distractors, which no rule determines, play no part in the loss nor in any metric. Their labels
-    are the number after the last rule's.
+    Distractors and blanks, which no rule determines, play no part in the loss nor in any metric.
+    Their labels are the number after the last rule's; `all_scored` says that there are none.
     """
 
     headline = "accuracy"
 
-    def __init__(self, num_queries: int, rule_names: tuple[str, ...], *, num_distractors: int = 0):
+    def __init__(self, num_queries: int, rule_names: tuple[str, ...], *, all_scored: bool = True):
         self.num_queries = num_queries
         self.rule_names = rule_names
-        self.num_distractors = num_distractors
-        self._queries_per_scored = num_queries / (num_queries - num_distractors)
+        self.all_scored = all_scored
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Mean cross-entropy over instances and features."""
-        return self._cross_entropy(logits, batch).mean() * self._queries_per_scored
+        losses = self._cross_entropy(logits, batch)
+        return losses.mean() if self.all_scored else self._over_scored(losses, batch).mean()
 
     def sums(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Counts of right instances, right features, and right features by rule."""
@@ -33,9 +33,9 @@ class Classification:
         rules = F.one_hot(batch.labels, len(self.rule_names) + 1)[..., :-1]
         return {
             "instances": logits.new_full((), len(right), dtype=torch.float32),
-            "loss": self._cross_entropy(logits, batch).mean(-1).sum() * self._queries_per_scored,
+            "loss": self._over_scored(self._cross_entropy(logits, batch), batch).sum(),
             "accuracy": (right == scored).all(-1).float().sum(),
-            "feature_accuracy": right.float().mean(-1).sum() * self._queries_per_scored,
+            "feature_accuracy": self._over_scored(right.float(), batch).sum(),
             "rule_right": (rules * right.unsqueeze(-1)).float().sum((0, 1)),
             "rule_count": rules.float().sum((0, 1)),
         }
@@ -53,13 +53,17 @@ class Classification:
         return logits[:, -self.num_queries :].float()
 
     def _scored(self, batch: Batch) -> Tensor:
-        """Which queries count: those that are no distractors."""
-        if not self.num_distractors:
+        """Which queries count: those that a rule determines."""
+        if self.all_scored:
             return torch.ones_like(batch.labels, dtype=torch.bool)
         return batch.labels < len(self.rule_names)
 
+    def _over_scored(self, values: Tensor, batch: Batch) -> Tensor:
+        """The mean of each instance over the queries that count; others hold 0."""
+        return values.sum(-1) / self._scored(batch).sum(-1)
+
     def _cross_entropy(self, logits: Tensor, batch: Batch) -> Tensor:
-        """The loss of each query, 0 for distractors."""
+        """The loss of each query, 0 for those that do not count."""
         logits = self._queries(logits)
         losses = F.cross_entropy(
             logits.flatten(0, 1), batch.targets.flatten(), reduction="none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hyla.tasks.sraven.config import DISTRACTOR, SravenConfig
+from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.generator import Sraven, SravenSampler
 
 Panel: TypeAlias = tuple[int, ...]
@@ -20,9 +20,9 @@ class Problem:
     seed: int
     index: int
     panels: tuple[tuple[Panel, ...], ...]
-    """The grid, `panels[row][column][position]`; the last panel is the answer."""
+    """The grid, `panels[row][column][position]`; the last panel is the answer. Blanks are -1."""
     rules: tuple[str, ...]
-    """Name of the rule of each feature; that of a distractor is "distractor"."""
+    """Name of the rule of each feature, or what has none: "distractor", "blank"."""
     permutations: tuple[Panel, ...]
     """Position m of the panels of column c shows feature `permutations[c][m]`."""
 
@@ -33,8 +33,9 @@ class Problem:
 
     @property
     def scored(self) -> tuple[bool, ...]:
-        """Which positions of the answer can be known: those that show no distractor."""
-        return tuple(self.rules[feature] != DISTRACTOR for feature in self.permutations[-1])
+        """Which positions of the answer can be known: those that show what follows a rule."""
+        rules = self.config.rules
+        return tuple(self.rules[feature] in rules for feature in self.permutations[-1])
 
     @property
     def permuted(self) -> bool:

@@ -43,6 +43,7 @@ def datasheet(
         ]
     )
     distractors = _DISTRACTORS.format(number=num_distractors) if num_distractors else ""
+    distractors += _BLANKS if config["train_features"] else ""
     limits = "\n".join(
         [
             _ambiguity(description),
@@ -118,6 +119,11 @@ _DISTRACTORS = """
 
 Among the features are {number} distractors: they follow no rule, all their values are random. What
 is predicted for them does not count."""
+
+_BLANKS = """
+
+Instances of the training side show fewer features than `ood`: the others are blank in all panels,
+and what is predicted for them does not count."""
 
 _AMBIGUITY = """\
 - **Ambiguity.** Some contexts fit several readings (choices of rules and of which positions belong

@@ -80,10 +80,10 @@ class ExportConfig:
                 f"columns of int8 hold up to {_MOST_VALUES} values, got "
                 f"num_values={self.config.num_values}"
             )
-        if self.labels and self.config.num_distractors:
+        if self.labels and not all(map(Sraven(self.config).is_readable, self.splits)):
             raise ValueError(
-                "labels come from the solver, which does not know distractors: export without "
-                "them (--no-labels)"
+                "labels come from the solver, which knows neither distractors nor blanks: export "
+                "without them (--no-labels)"
             )
         if self.labels:
             Solver(self.config)  # complains about sizes that it cannot solve
@@ -187,9 +187,11 @@ def _column_docs(settings: ExportConfig) -> dict[str, str]:
     config = settings.config
     docs = {
         "context": f"the {config.grid_size**2 - 1} context panels, row by row, each of "
-        f"{config.panel_size} integers in [0, {config.num_values})",
+        f"{config.panel_size} integers in [0, {config.num_values})"
+        + ("; a blank is -1" if config.train_features else ""),
         "query": "the panel to predict, the last of the grid, as its column shows it",
-        "rules": "the rule of each feature" + ", or `distractor`" * (config.num_distractors > 0),
+        "rules": "the rule of each feature"
+        + f", or `{config.label_names[-1]}`" * (not config.all_scored),
         "permutations": "position m of the panels of column c shows feature `permutations[c][m]`",
         "split": "name of the split",
         "seed": "seed of the split's combinations and of the instances",

@@ -30,6 +30,11 @@ def feature_colour(feature: int) -> str:
     return FEATURE_COLOURS[feature % len(FEATURE_COLOURS)]
 
 
+def shown_value(value: int) -> str:
+    """A value of a panel as people see it; a blank is a dot."""
+    return "·" if value < 0 else str(value)
+
+
 def to_text(problem: Problem, *, answer: bool = False) -> Text:
     """The grid in box-drawing characters, the query as question marks.
 
@@ -49,7 +54,7 @@ def to_text(problem: Problem, *, answer: bool = False) -> Text:
             is_query = problem.is_query(r, c)
             style = "bold" if is_query else ""
             for position, value in enumerate(panel):
-                shown = "?" if is_query and not answer else str(value)
+                shown = "?" if is_query and not answer else shown_value(value)
                 colour = feature_colour(problem.permutations[c][position]) if answer else ""
                 text.append(f"{shown:>{width}}", f"{style} {colour}".strip())
                 text.append(" ")
@@ -65,7 +70,10 @@ def _rules_text(problem: Problem) -> Text:
     name_width = max(map(len, (*problem.rules, "rule")))
     width = len(str(problem.config.num_values - 1))
     rows = [
-        [" ".join(f"{value:>{width}}" for value in row) for row in problem.rows(feature)]
+        [
+            " ".join(f"{shown_value(value):>{width}}" for value in row)
+            for row in problem.rows(feature)
+        ]
         for feature in range(len(problem.rules))
     ]
     row_width = max(len(rows[0][0]), len("row 1"))
@@ -125,7 +133,7 @@ def draw_numbers(problem: Problem, *, answer: bool = False) -> Picture:
                 x, y = cell_centre(r, c, position)
                 if answer:
                     picture.add(_chip(x, y, feature_colour(problem.permutations[c][position])))
-                picture.add(Label(text=str(value), x=x, y=y, size=17, anchor="middle"))
+                picture.add(Label(text=shown_value(value), x=x, y=y, size=17, anchor="middle"))
     if answer:
         for position, feature in enumerate(problem.permutations[-1]):
             x, y = cell_centre(size - 1, size - 1, position)
@@ -209,4 +217,4 @@ def _thread(start: tuple[float, float], end: tuple[float, float], *, colour: str
 
 
 def _spaced(values: Panel) -> str:
-    return " ".join(map(str, values))
+    return " ".join(map(shown_value, values))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from hyla.tasks.sraven.config import BLANK
 from hyla.tasks.sraven.faces.picture import INK, PAPER, Item, Label, Outline, Picture, Point, mix
 from hyla.tasks.sraven.faces.rendering import (
     GREY,
@@ -52,6 +53,8 @@ def draw_shapes(problem: Problem, *, answer: bool = False) -> Picture:
             f"shapes can show up to {len(ATTRIBUTES)} features of up to {MAX_VALUES} values, got "
             f"{config.panel_size} of {config.num_values}; draw the instance with numbers instead"
         )
+    if BLANK in problem.rules:
+        raise ValueError("shapes have no blanks; draw the instance with numbers instead")
     size, num_features = config.grid_size, config.panel_size
     grid_side = size * (_PANEL + _GAP) - _GAP
     key_width = _KEY_LABELS + config.num_values * _KEY_CELL

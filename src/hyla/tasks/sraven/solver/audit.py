@@ -46,6 +46,8 @@ def audit(
     """
     check_positive(instances=instances)
     config.refuse_distractors("the audit")
+    if config.train_features:
+        raise ValueError("the audit does not work with train_features: the solver knows no blanks")
     return [
         _audit_split(config, split, instances, seed, device, on_progress) for split in SIDE_OF_SPLIT
     ]
