@@ -177,14 +177,11 @@ class SravenCurriculum(BaseCurriculum):
             "rules": (list(_LEVELS_OF_RULES), "Rules that a feature may follow"),
             "permuted": ([False, True], "Whether each column has an order of its own"),
         }
-        self._define_attributes(
-            *(
-                ScalarAttributeDefinition(
-                    name=name, field_name=name, levels=values, description=description
-                )
-                for name, (values, description) in levels.items()
+        for name, (values, description) in levels.items():
+            attribute = ScalarAttributeDefinition(
+                name=name, field_name=name, levels=values, description=description
             )
-        )
+            self._define_attributes(attribute)  # pyright: ignore[reportArgumentType]
 
 
 register_dataset(
