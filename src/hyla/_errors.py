@@ -18,6 +18,10 @@ class BusyError(Exception):
     """Other processes have in hand what is missing; the same command collects it later."""
 
 
+class ExportError(Exception):
+    """A program that was exported computes something else than its model."""
+
+
 def nearest(name: object, options: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the option closest to `name`, or an empty string.
 

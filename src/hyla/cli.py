@@ -34,6 +34,7 @@ _COMMANDS = {
     "demo": "Show the paper's effect in minutes: HYLA against softmax and linear attention.",
     "data": "Prepare text for language models: tokenizer, token shards, manifest.",
     "generate": "Continue a text with a trained language model.",
+    "export": "Write a trained model as a program that runs without hyla: torch.export or ONNX.",
     "latents": "Read, decode and swap latent codes, of a run or a pretrained language model.",
     "explore": "Explore models in the browser: solve puzzles beside them, read and swap codes.",
     "sraven": "SRAVEN: show an instance, export a dataset, audit it, score answers to its variants.",

@@ -13,7 +13,7 @@ from kernel_host import HostBuilds, needs_host_build, on_the_host
 from torch import Tensor
 
 from hyla.attention import AttentionSpec, attention
-from hyla.attention.dispatch import try_fused
+from hyla.attention.dispatch import choose_path
 from hyla.attention.kernels import choice, decode, large_head
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.choice import choose_kernel
@@ -418,8 +418,8 @@ def test_auto_leaves_what_no_gpu_has_measured(compiled, monkeypatch):
 
     def attend(if_faster, q, k, v):
         options = {"spec": case.spec, "scale": SCALE, "eps": EPS, "causal": False}
-        result = try_fused(q, k, v, if_faster=if_faster, **options)
-        return result if isinstance(result, torch.Tensor) else torch.full((), float("nan"))
+        path = choose_path(q, k, v, if_faster=if_faster, **options)
+        return torch.full((), float("nan")) if isinstance(path, str) else path.attend()
 
     torch.compiler.reset()
     if compiled:

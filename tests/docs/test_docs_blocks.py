@@ -65,6 +65,11 @@ def test_a_command_exists_with_its_options(words):
         case "make":
             targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert set(arguments) <= set(targets)
+        case "lm_eval":
+            tasks = arguments[arguments.index("--tasks") + 1].split(",")
+            files = (ROOT / "src/hyla/integrations/lm_eval").glob("*.yaml")
+            text = "".join(map(Path.read_text, files))
+            assert set(tasks) <= set(re.findall(r"^(?:task|tag): (\w+)", text, re.MULTILINE))
         case "pip":
             _check_pip(arguments)
         case _:

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import itertools
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -27,6 +27,16 @@ class StandIn:
         self.config, self.seed, self.size = config, 0 if seed is None else seed, size
 
 
+class CurriculumStandIn:
+    """The part of `BaseCurriculum` that curricula build on."""
+
+    def __init__(self, name, config_cls):
+        self.name, self.config_cls, self.attributes = name, config_cls, {}
+
+    def _define_attributes(self, *attributes):
+        self.attributes |= {one.name: one for one in attributes}
+
+
 @pytest.fixture
 def gym(monkeypatch) -> ModuleType:
     if INSTALLED:
@@ -37,12 +47,17 @@ def gym(monkeypatch) -> ModuleType:
     monkeypatch.setattr(
         factory, "register_dataset", lambda name, *rest: registered.update({name: rest}), False
     )
+    coaching = ModuleType("reasoning_gym.coaching")
+    monkeypatch.setattr(coaching, "BaseCurriculum", CurriculumStandIn, raising=False)
+    monkeypatch.setattr(coaching, "ScalarAttributeDefinition", SimpleNamespace, raising=False)
     monkeypatch.setitem(sys.modules, "reasoning_gym", ModuleType("reasoning_gym"))
+    monkeypatch.setitem(sys.modules, "reasoning_gym.coaching", coaching)
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", factory)
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     module = importlib.import_module(MODULE)
     del sys.modules[MODULE]  # or the next test would get the one built on the stand-in
-    assert registered == {"sraven": (module.SravenDataset, module.SravenDatasetConfig)}
+    classes = (module.SravenDataset, module.SravenDatasetConfig, module.SravenCurriculum)
+    assert registered == {"sraven": classes}
     return module
 
 
@@ -111,6 +126,39 @@ def test_entries_that_do_not_say_what_is_scored_are_scored_whole(gym):
     assert data.score_answer("[0, 0, 0, 9]", entry) == 0.0
 
 
+@pytest.mark.parametrize("split", ["train", "ood"])
+def test_without_permutation_all_columns_show_one_order(gym, split: str):
+    """In any split, and the instance stays the same but for the order."""
+    item, permuted = (dataset(gym, split=split, seed=0, permuted=p)[5] for p in (False, True))
+    assert "All panels show the features in the same order." in item["question"]
+    assert item["answer"] == permuted["answer"]
+    assert item["metadata"]["difficulty"] == permuted["metadata"]["difficulty"] | {
+        "permuted": False
+    }
+    (order,) = set(item["metadata"]["permutations"])
+    assert order == permuted["metadata"]["permutations"][-1]
+    for c, shown in enumerate(permuted["metadata"]["permutations"]):
+        for before, after in zip(
+            permuted["metadata"]["panels"], item["metadata"]["panels"], strict=True
+        ):
+            assert dict(zip(shown, before[c], strict=True)) == dict(
+                zip(order, after[c], strict=True)
+            )
+
+
+def test_every_level_of_the_curriculum_is_a_dataset_and_the_last_the_hardest(gym):
+    attributes = gym.SravenCurriculum().attributes
+    assert attributes.keys() == {"num_features", "num_values", "rules", "permuted"}
+    levels = {name: one.levels for name, one in attributes.items()}
+    for name, values in levels.items():
+        for value in values:
+            easiest = {other: settings[0] for other, settings in levels.items()}
+            data = dataset(gym, split="ood", seed=0, **(easiest | {name: value}))
+            assert data.score_answer(data[0]["answer"], data[0]) == 1.0
+    assert levels["rules"][-1] == SravenConfig().rules
+    assert all(set(a) < set(b) for a, b in itertools.pairwise(levels["rules"]))
+
+
 def test_distractors_are_not_scored(gym):
     data = dataset(gym, seed=0, num_distractors=2)
     entry = data[3]
@@ -153,6 +201,13 @@ def test_with_the_real_package(gym):
     items = list(data)
     assert len(data) == len(items) == 6
     assert all(data.score_answer(item["answer"], item) == 1.0 for item in items)
+    curriculum = reasoning_gym.factory.create_curriculum("sraven")
+    easiest = curriculum.generate_configuration({"split": "ood", "seed": 1, "size": 3})
+    assert (easiest.num_features, easiest.permuted, easiest.split) == (2, False, "ood")
+    assert curriculum.increment_global_level()
+    harder = curriculum.generate_configuration()
+    assert (harder.num_features, harder.num_values, harder.permuted) == (3, 8, True)
+    assert len(harder.rules) > len(easiest.rules)
     endless = iter(ReseedingDataset(data, chunk_size=3))
     questions = [next(endless)["question"] for _ in range(12)]
     assert len(set(questions)) == 12

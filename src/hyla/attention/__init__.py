@@ -1,6 +1,7 @@
 """Attention as a pure function of (q, k, v): a latent code and the value network it configures."""
 
 from hyla.attention.api import attention
+from hyla.attention.explanation import Explanation, explain
 from hyla.attention.normalisation import NORMALISATIONS
 from hyla.attention.output import OUTPUTS
 from hyla.attention.paths.packed import packed_attention
@@ -22,7 +23,9 @@ __all__ = [
     "RECOMMENDED",
     "VALUE_NETWORKS",
     "AttentionSpec",
+    "Explanation",
     "attention",
+    "explain",
     "packed_attention",
     "register_attention",
     "resolve_spec",

@@ -2,8 +2,10 @@
 
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +24,20 @@ _SAID: set[str] = set()
 
 # Members of the family that need no kernel of ours to be fast, with heads of some width.
 _WITHOUT_A_KERNEL = {
-    ("softmax", "linear"): (softmax.why_unsupported, softmax.fused_softmax_attention),
-    ("none", "linear"): (linear.why_unsupported, linear.linear_time_attention),
+    ("softmax", "linear"): (
+        "scaled_dot_product_attention",
+        softmax.why_unsupported,
+        softmax.fused_softmax_attention,
+    ),
+    ("none", "linear"): ("linear_time", linear.why_unsupported, linear.linear_time_attention),
 }
+
+
+class Path(NamedTuple):
+    """Who computes a call: the name of a kernel, or of what needs none, and what to call."""
+
+    name: str
+    attend: Callable[[], Tensor]
 
 
 def wants_kernel(backend: str, q: Tensor) -> bool:
@@ -35,20 +48,20 @@ def wants_kernel(backend: str, q: Tensor) -> bool:
 def attend_by_kernel(
     backend: str, q: Tensor, k: Tensor, v: Tensor, **options: Any
 ) -> Tensor | None:
-    """Return the output computed by a fused kernel, with the options of `try_fused`.
+    """Return the output computed by a fused kernel, with the options of `choose_path`.
 
     Where none can, backend "fused" raises, and "auto" says why and leaves it to the reference path.
     """
-    out = try_fused(q, k, v, if_faster=backend == "auto", **options)
-    if isinstance(out, Tensor):
-        return out
+    path = choose_path(q, k, v, if_faster=backend == "auto", **options)
+    if not isinstance(path, str):
+        return path.attend()
     if backend == "fused":
-        raise ValueError(f"backend 'fused' cannot compute this: {out}; use 'auto'")
-    say_once(out)
+        raise ValueError(f"backend 'fused' cannot compute this: {path}; use 'auto'")
+    say_once(path)
     return None
 
 
-def try_fused(
+def choose_path(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -58,8 +71,8 @@ def try_fused(
     bias_masks: bool = True,
     if_faster: bool = False,
     **options: Any,
-) -> Tensor | str:
-    """Return the output computed by a fused kernel, or the reason why none can.
+) -> Path | str:
+    """Return who computes a call faster than the reference path, or the reason why nobody can.
 
     `options` are those of `attention`, with `packing` where sequences are packed. With
     `if_faster`, a kernel that was measured to be slower than the reference path is none.
@@ -68,21 +81,26 @@ def try_fused(
         return "a bias may mask keys by -inf, which the kernels do not count (see bias_masks)"
     options |= {"bias": bias, "if_faster": if_faster}
     if spec.value != "residual" or q.shape[-1] <= _WIDEST_RESIDUAL:
-        out = _try_member(q, k, v, spec=spec, **options)
-        if spec.value != "residual" or isinstance(out, Tensor):
-            return out
-    total = None
+        path = _path_of_member(q, k, v, spec=spec, **options)
+        if spec.value != "residual" or not isinstance(path, str):
+            return path
+    parts = []
     for value in ("linear", "hidden"):  # two members of the family with the same code, added up
         part = replace(spec, value=value, output="plain", gain=1.0)
-        out = _try_member(q, k, v, spec=part, **options)
-        if isinstance(out, str):
-            return out
-        total = out if total is None else total + out
-    assert total is not None
-    return spec.finish(total, _keys_seen(q, k, **options))
+        path = _path_of_member(q, k, v, spec=part, **options)
+        if isinstance(path, str):
+            return path
+        parts.append(path)
+    seen = _keys_seen(q, k, **options)
+    return Path(" + ".join(part.name for part in parts), partial(_add_up, spec, parts, seen))
 
 
-def _try_member(
+def _add_up(spec: AttentionSpec, parts: list[Path], seen: Number) -> Tensor:
+    linear_part, hidden_part = parts
+    return spec.finish(linear_part.attend() + hidden_part.attend(), seen)
+
+
+def _path_of_member(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -97,7 +115,7 @@ def _try_member(
     code_multiplier: Tensor | None = None,
     packing: "Packing | None" = None,
     if_faster: bool,
-) -> Tensor | str:
+) -> Path | str:
     if not (isinstance(spec.normalisation, str) and isinstance(spec.phi, str)):
         return "the kernels know normalisations and φ by name and one at a time"
     if value_weight is not None:
@@ -106,13 +124,17 @@ def _try_member(
         return "attention dropout (a code multiplier) that differs between heads has no kernel"
     other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))
     if other is not None and packing is None:
-        why_unsupported, attend = other
+        name, why_unsupported, attend = other
         reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
         if code_multiplier is not None:
             reason = "attention dropout is fused for heads up to 16"
         if reason is None:
-            out = attend(q, k, v, causal=causal, scale=scale)
-            return spec.finish(out, _keys_seen(q, k, causal=causal))
+
+            def attend_and_finish() -> Tensor:
+                out = attend(q, k, v, causal=causal, scale=scale)
+                return spec.finish(out, _keys_seen(q, k, causal=causal))
+
+            return Path(name, attend_and_finish)
         if q.shape[-1] >= linear.MIN_WIDTH:
             return reason  # else the small-head kernel may know it
     if mask is not None and not _is_padding(mask):
@@ -154,7 +176,7 @@ def _try_member(
         row_factor=gain.expand(-1, q.shape[1]) if by_row else None,
     )
     kernel, reason = choose_kernel(call, if_faster=if_faster)
-    return reason if kernel is None else fused_attention(kernel, call)
+    return reason if kernel is None else Path(kernel, partial(fused_attention, kernel, call))
 
 
 def _keys_seen(

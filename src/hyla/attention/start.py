@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hyla.attention.phi import PHIS
 
@@ -104,8 +105,9 @@ def _constant_moments(
 
 @lru_cache(maxsize=256)  # of a φ that is made anew for each call, not all
 def _cached_moments(phi: str | Callable[[Tensor], Tensor], variance: float) -> tuple[float, float]:
-    mean, square = _integrated(phi, torch.tensor(variance, dtype=torch.float64))
-    return mean.item(), square.item()
+    with _disable_current_modes():  # torch.export has fake tensors here, and the cache lasts
+        mean, square = _integrated(phi, torch.tensor(variance, dtype=torch.float64))
+        return mean.item(), square.item()
 
 
 def _integrated(phi: str | Callable[[Tensor], Tensor], variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""`hyla doctor`: is this installation sound, what runs here; and how a model starts (`init`)."""
+"""`hyla doctor`: is this installation sound, how a model starts, which kernel takes a call."""
 
 from typing import Annotated
 
@@ -21,9 +21,24 @@ For example:
 Exit codes: 0 measured, whatever was found; 2 wrong usage.
 """
 
+_ATTENTION_HELP = """Say which path a call of attention takes here, why, and what would be faster.
+
+For example:
+
+- `hyla doctor attention --heads 16 --size 4 --tokens 37`: SRAVEN's shapes
+- `hyla doctor attention --dtype bfloat16 --tokens 1 --keys 4096 --no-gradients`: decoding
+
+In Python, `hyla.attention.explain(q, k, v, ...)` says it of tensors of your own.
+
+Exit codes: 0 explained; 1 with --backend fused, which would raise; 2 wrong usage.
+"""
+
 doctor = App(name="doctor")
 # By name: an installation with parts missing is to be examined, and `init` needs most of them.
 doctor.command("hyla.commands.doctor_init:doctor_init", name="init", help=_INIT_HELP)
+doctor.command(
+    "hyla.commands.doctor_attention:doctor_attention", name="attention", help=_ATTENTION_HELP
+)
 
 
 @doctor.default

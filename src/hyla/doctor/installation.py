@@ -24,6 +24,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tracking": ("TensorBoard and Weights & Biases", ("tensorboard", "wandb")),
     "language": ("preparing text for language models", ("sentencepiece", "datasets")),
     "transformers": ("Hugging Face models", ("transformers", "accelerate")),
+    "onnx": ("`hyla export --format onnx`", ("onnx", "onnxscript", "onnxruntime")),
     "reasoning-gym": ("SRAVEN as a reasoning-gym dataset", ("reasoning-gym",)),
     "explorer": (
         "`hyla explore`",

@@ -20,6 +20,10 @@ from hyla.tasks.sraven.faces.prompts import parse_answer, score_answer, to_answe
 from hyla.tasks.sraven.problem import Problems
 
 try:
+    from reasoning_gym.coaching import (  # pyright: ignore[reportMissingImports]
+        BaseCurriculum,
+        ScalarAttributeDefinition,
+    )
     from reasoning_gym.factory import (  # pyright: ignore[reportMissingImports]
         ProceduralDataset,
         register_dataset,
@@ -56,6 +60,9 @@ class SravenDatasetConfig:
     num_values: int = 8
     grid_size: int = 3
     rules: tuple[str, ...] = PAPER_RULES
+    permuted: bool = True
+    """Whether each column shows the features in an order of its own; without, in any split, all
+    columns show them in the order of the last."""
     held_out_fraction: float = 0.25
     unambiguous: bool = False
     """Whether to reject instances whose context allows several answers."""
@@ -100,10 +107,13 @@ class SravenDataset(ProceduralDataset):
         """Item number `idx`: question, answer, and what the instance was made of."""
         number = (self.seed * _SEED_STRIDE + idx) % MAX_INSTANCES
         problem = self._problems[number]
+        permuted = problem.permuted and self.config.permuted
+        if not permuted:
+            problem = problem.in_one_order()
         question = to_prompt(
             problem.panels,
             config=problem.config,
-            permuted=problem.permuted,
+            permuted=permuted,
             explain_rules=self.config.explain_rules,
         )
         return {
@@ -123,6 +133,8 @@ class SravenDataset(ProceduralDataset):
                     "num_features": problem.config.num_features,
                     "num_distractors": problem.config.num_distractors,
                     "num_values": problem.config.num_values,
+                    "rules": len(problem.config.rules),
+                    "permuted": permuted,
                 },
             },
         }
@@ -146,4 +158,35 @@ class SravenDataset(ProceduralDataset):
         )
 
 
-register_dataset(DATASET_NAME, SravenDataset, SravenDatasetConfig)
+# Rules that are told apart easily come first; each level has those of the one before.
+_LEVELS_OF_RULES = (
+    ("constant", "progression+1", "addition"),
+    ("constant", "progression+1", "progression-1", "addition", "distribute_three"),
+    PAPER_RULES,
+)
+
+
+class SravenCurriculum(BaseCurriculum):
+    """Levels of difficulty: features, values, rules, and the order of features in each column."""
+
+    def __init__(self) -> None:
+        super().__init__(SravenCurriculum.__name__, SravenDatasetConfig)
+        levels = {
+            "num_features": ([2, 3, 4, 6, 8], "Features of a panel that follow a rule"),
+            "num_values": ([6, 8, 12, 16], "Integers that a feature may show"),
+            "rules": (list(_LEVELS_OF_RULES), "Rules that a feature may follow"),
+            "permuted": ([False, True], "Whether each column has an order of its own"),
+        }
+        for name, (values, description) in levels.items():
+            attribute = ScalarAttributeDefinition(
+                name=name, field_name=name, levels=values, description=description
+            )
+            self._define_attributes(attribute)  # pyright: ignore[reportArgumentType]
+
+
+register_dataset(
+    DATASET_NAME,
+    SravenDataset,
+    SravenDatasetConfig,
+    SravenCurriculum,  # pyright: ignore[reportArgumentType]  # it takes classes, and says objects
+)

@@ -128,7 +128,7 @@ def _observing_layers(model: nn.Module, observer: Observer) -> Iterator[None]:
             # A caller who wants codes too gets them picked from all, as the observer does.
             kwargs |= {"return_code": pairs if asked_by_caller is False else True}
         if (edit := observer.edit(site)) is not None:
-            kwargs |= {"edit_code": _in_turn(given.get("edit_code"), edit)}
+            kwargs |= {"edit_code": in_turn(given.get("edit_code"), edit)}
         return args, kwargs
 
     def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
@@ -152,7 +152,7 @@ def _observing_layers(model: nn.Module, observer: Observer) -> Iterator[None]:
         yield
 
 
-def _in_turn(first: CodeEdit | None, then: CodeEdit) -> CodeEdit:
+def in_turn(first: CodeEdit | None, then: CodeEdit) -> CodeEdit:
     """Edit what an outer context, or the caller, has edited already."""
     return then if first is None else lambda code: then(first(code))
 

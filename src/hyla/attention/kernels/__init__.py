@@ -1,1 +1,4 @@
 """Fused attention kernels: importing them needs no GPU, and `hyla.attention` not them."""
+
+# How every kernel begins to refuse tensors that are not on a GPU, once all the rest fits.
+ELSEWHERE = "all tensors must be on one CUDA device"

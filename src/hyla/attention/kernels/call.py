@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hyla.attention.kernels import nvrtc
+from hyla.attention.kernels import ELSEWHERE, nvrtc
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.packing import Packing
 
@@ -102,7 +102,7 @@ class Call:
         devices = {x.device for x in given if x is not None}
         if len(devices) > 1 or self.q.device.type not in kinds:
             found = ", ".join(sorted(map(str, devices)))
-            return f"all tensors must be on one CUDA device, got {found}"
+            return f"{ELSEWHERE}, got {found}"
         return nvrtc.why_unavailable() if self.q.device.type == "cuda" else None
 
 

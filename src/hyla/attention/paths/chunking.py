@@ -13,12 +13,17 @@ MAX_PAIRWISE_ELEMENTS = 1 << 26
 
 
 def queries_per_chunk(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> int:
-    """How many queries to attend from at once so that the pairwise tensors stay small."""
+    """How many queries to attend from at once so that the pairwise tensors stay small.
+
+    An exported program takes all at once: it has the shapes of every call to come.
+    """
+    if torch.compiler.is_exporting():
+        return q.shape[1]
     B, Tq, H, _ = q.shape
     Dv = v.shape[-1]
     width = {"hidden": max(H, Dv), "residual": max(H, Dv), "deep": H * Dv}.get(spec.value, H)
     per_query = B * k.shape[1] * width
-    if Tq * per_query <= MAX_PAIRWISE_ELEMENTS:  # a condition that torch.export can reason about
+    if Tq * per_query <= MAX_PAIRWISE_ELEMENTS:
         return Tq
     return max(1, MAX_PAIRWISE_ELEMENTS // per_query)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hyla._errors import BusyError, LauncherError, UnfinishedError
+from hyla._errors import BusyError, ExportError, LauncherError, UnfinishedError
 from hyla._plugins import PluginError
 from hyla.results.origins import MissingOriginError
 from hyla.training import Interrupted
@@ -84,6 +84,7 @@ def exit_code(error: Exception) -> int | None:
             | ModelTooLargeError()
             | UnfinishedError()
             | MissingOriginError()
+            | ExportError()
         ):
             return FAILURE
     return None

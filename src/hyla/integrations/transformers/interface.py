@@ -26,6 +26,7 @@ from hyla.integrations.transformers.proof import (
     watched,
 )
 from hyla.integrations.transformers.saving import save_names
+from hyla.integrations.transformers.serving import refuse_servers
 from hyla.integrations.transformers.sources import may_use_interface
 
 
@@ -61,6 +62,7 @@ def _follow_names() -> None:
     @functools.wraps(check)
     def checked(self: PreTrainedModel, *args: Any, **kwargs: Any) -> str:
         name, model = check(self, *args, **kwargs), self
+        refuse_servers(model.config, name)
         if name in registered:
             if not may_use_interface(model):
                 raise ignored(model, name)

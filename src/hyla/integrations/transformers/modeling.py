@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from hyla.integrations.transformers.additive import attended_pairs
 from hyla.integrations.transformers.configuration import HylaConfig
+from hyla.integrations.transformers.serving import ADVICE, SERVERS
 from hyla.nn import KeyValueCache, Transformer
 
 _logger = logging.get_logger(__name__)
@@ -47,6 +48,8 @@ class HylaModel(PreTrainedModel):
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
         """Refuse all names but the one that stands for a model's own attention, as ours is."""
+        if requested_attention in SERVERS and self.config.attention != "softmax":
+            raise ValueError(f"{type(self).__name__} cannot be served: {ADVICE}")
         if requested_attention not in (None, "eager"):
             raise ValueError(
                 f"{type(self).__name__} attends by what its config calls attention, which is "

@@ -11,6 +11,7 @@ from transformers import PreTrainedConfig
 
 from hyla.integrations.transformers.masks import FLAGS_AGREE
 from hyla.integrations.transformers.proof import registered
+from hyla.integrations.transformers.serving import marked
 
 _FIELD = "attn_implementation"
 
@@ -26,6 +27,10 @@ def save_names() -> None:
         names = _names(self)
         if names is not None:
             fields[_FIELD] = names
+        others = names if isinstance(names, dict) else {"": names}
+        serve = all(name in (None, "softmax") for name in others.values())
+        if "architectures" in fields:
+            fields["architectures"] = marked(fields["architectures"], serve=serve)
         return fields
 
     PreTrainedConfig.to_dict = with_names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hyla.tasks.sraven.config import SravenConfig
@@ -46,6 +46,18 @@ class Problem:
     def address(self) -> str:
         """How to find this instance again, in words."""
         return f"{self.split}, seed {self.seed}, instance {self.index}"
+
+    def in_one_order(self) -> Problem:
+        """Return the instance with the features of all columns in the order of the last."""
+        order = self.permutations[-1]
+        panels = tuple(
+            tuple(
+                tuple(panel[self.position(feature, column)] for feature in order)
+                for column, panel in enumerate(row)
+            )
+            for row in self.panels
+        )
+        return replace(self, panels=panels, permutations=(order,) * self.config.grid_size)
 
     def is_query(self, row: int, column: int) -> bool:
         """Whether the panel is the one that is asked for."""

@@ -1,0 +1,147 @@
+"""A trained model as a program that needs no hyla: torch.export, and ONNX.
+
+What is exported is the reference path, PyTorch's own operations alone: the fused kernels stay
+behind. Batch and length are free.
+"""
+
+import contextlib
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hyla._errors import ExportError, install_command
+from hyla.nn import Transformer
+
+SUFFIXES = {"torch": ".pt2", "onnx": ".onnx"}
+
+# Of the largest logit. Both programs add up in another order than the model, no more.
+TOLERANCE = 1e-3
+
+
+def export_model(model: Transformer, path: Path, *, format: str, padding: bool = False) -> float:
+    """Write `model` to `path`, run what was written, and return its largest error.
+
+    The program takes `x`, vectors [B, T, input_dim] or token ids [B, T], and with `padding` a
+    boolean [B, T], True for tokens and False for padding, which no token then attends to. It
+    returns `logits` [B, T, output_dim]. The error is a share of the largest logit, over several
+    lengths, some of them padded.
+
+    Raises:
+        ExportError: the program computes something else than the model.
+    """
+    onnxruntime = _onnxruntime() if format == "onnx" else None
+    program = _Program(model, padding).eval()
+    exported = _exported(program)
+    if onnxruntime is None:
+        torch.export.save(exported, path)
+        run = torch.export.load(path).module()
+    else:
+        _write_onnx(exported, path)
+        run = _onnx_session(onnxruntime, path)
+    error = max(_error(program, run, inputs) for inputs in _examples(program))
+    if not error <= TOLERANCE:  # also NaN
+        raise ExportError(
+            f"{path} is off by {error:.1e} of the largest logit, and not what the model computes"
+        )
+    return error
+
+
+class _Program(nn.Module):
+    """A model on the reference path, with key padding as its only mask."""
+
+    def __init__(self, model: Transformer, padded: bool):
+        super().__init__()
+        self.model = copy.deepcopy(model).cpu()
+        self.padded = padded
+        for block in self.model.blocks:
+            block.attention.backend = "reference"  # pyright: ignore
+
+    def forward(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
+        return self.model(x, mask=None if padding is None else padding[:, None, None, :])
+
+    def inputs(self, batch: int, tokens: int) -> tuple[Tensor, ...]:
+        """Draw a batch; with padding, the first sequence ends after two thirds."""
+        config, draw = self.model.config, torch.Generator().manual_seed(tokens)
+        if config.inputs == "tokens":
+            x = torch.randint(config.input_dim, (batch, tokens), generator=draw)
+        else:
+            x = torch.randn(batch, tokens, config.input_dim, generator=draw)
+        if not self.padded:
+            return (x,)
+        padding = torch.ones(batch, tokens, dtype=torch.bool)
+        padding[0, tokens - tokens // 3 :] = False
+        return x, padding
+
+
+def _exported(program: _Program) -> torch.export.ExportedProgram:
+    axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("tokens", min=1)}
+    shapes = {"x": axes} | ({"padding": axes} if program.padded else {})
+    return torch.export.export(program, program.inputs(2, 5), dynamic_shapes=shapes)
+
+
+def _examples(program: _Program) -> Iterator[tuple[Tensor, ...]]:
+    longest = program.model.config.sequence_length
+    for batch, tokens in ((1, 1), (3, 7), (2, longest), (1, longest + 3)):
+        yield program.inputs(batch, tokens)
+
+
+@torch.no_grad()
+def _error(program: _Program, run: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> float:
+    want = program(*inputs)
+    return float((run(*inputs) - want).abs().max() / want.abs().max())
+
+
+def _write_onnx(exported: torch.export.ExportedProgram, path: Path) -> None:
+    with _quiet():
+        made = torch.onnx.export(
+            exported,
+            dynamo=True,
+            verbose=False,
+            output_names=["logits"],
+            # Its optimiser takes the small constant of RMSHead for 0, and masked pairs for NaN.
+            optimize=False,
+        )
+    assert made is not None
+    made.save(path)
+
+
+def _onnx_session(onnxruntime: Any, path: Path) -> Callable[..., Tensor]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
+
+    def run(*inputs: Tensor) -> Tensor:
+        arrays = (x.numpy() for x in inputs)
+        return torch.from_numpy(session.run(None, dict(zip(names, arrays, strict=True)))[0])
+
+    return run
+
+
+def _onnxruntime() -> Any:
+    """Import what ONNX needs before the work that would be in vain without."""
+    try:
+        import onnxruntime  # pyright: ignore[reportMissingImports]
+        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError(f"ONNX needs packages of its own: {install_command('onnx')}") from error
+    return onnxruntime
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out what PyTorch's exporter says about itself, and about packages nobody needs."""
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        log.setLevel(level)

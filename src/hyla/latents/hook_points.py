@@ -1,0 +1,67 @@
+"""Modules that codes, values and outputs pass through, for libraries that hook modules by name.
+
+A fused kernel never forms the code, and a hook sees what a module returns. With `add_hook_points`,
+every `hyla.MultiHeadAttention` in a model has three modules more, and computes by the equations:
+
+    hook_code    [B, H, Tq, Tk]   the latent code of every pair
+    hook_value   [B, Tk, H, Dv]   W_value x of every key: what value networks are made of
+    hook_output  [B, Tq, H, Dv]   the sum over the keys, before W_out
+
+What a hook puts in the place of their results is what the layer goes on with. docs/inspection.md
+has the table of all names.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from hyla.latents.observe import UnsupportedModelError, in_turn, named_arguments
+from hyla.nn import MultiHeadAttention
+
+CODE, VALUE, OUTPUT = "hook_code", "hook_value", "hook_output"
+HOOK_POINTS = (CODE, VALUE, OUTPUT)
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def add_hook_points(
+    model: AnyModule, make_point: Callable[[], nn.Module] = nn.Identity
+) -> AnyModule:
+    """Give each attention layer of hyla in `model` its hook points, in place; return the model.
+
+    `make_point` makes one; a library may have a class of its own. What is there already stays.
+    """
+    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    if not layers:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} has no hyla.nn.MultiHeadAttention layer to hook; of a model "
+            "of transformers, hyla.latents.record_codes reads the codes without"
+        )
+    for layer in layers:
+        if hasattr(layer, CODE):
+            continue
+        layer.joint_projection = False  # it would pass by the values' own projection
+        for name in HOOK_POINTS:
+            layer.add_module(name, make_point())
+        layer.register_forward_pre_hook(_with_code, with_kwargs=True)
+        layer.v_proj.register_forward_hook(_by_head(layer, VALUE))
+        layer.out_proj.register_forward_pre_hook(_before_projection(layer))
+    return model
+
+
+def _with_code(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = named_arguments(layer, args, kwargs)
+    return args, kwargs | {"edit_code": in_turn(given.get("edit_code"), getattr(layer, CODE))}
+
+
+def _by_head(layer: MultiHeadAttention, name: str) -> Callable[..., Tensor]:
+    def show(projection: nn.Module, args: Any, values: Tensor) -> Tensor:
+        return getattr(layer, name)(values.unflatten(-1, (layer.num_heads, -1))).flatten(-2)
+
+    return show
+
+
+def _before_projection(layer: MultiHeadAttention) -> Callable[..., Tensor]:
+    show = _by_head(layer, OUTPUT)
+    return lambda projection, args: show(projection, (), args[0])
