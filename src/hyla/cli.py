@@ -37,7 +37,7 @@ _COMMANDS = {
     "export": "Write a trained model as a program that runs without hyla: torch.export or ONNX.",
     "latents": "Read, decode and swap latent codes, of a run or a pretrained language model.",
     "explore": "Explore models in the browser: solve puzzles beside them, read and swap codes.",
-    "sraven": "SRAVEN: show an instance, export a dataset, audit it, score answers to its variants.",
+    "sraven": "SRAVEN: show an instance, export a dataset, audit it, score answers to variants.",
     "bench": "Measure speed on this machine, beside the authors' code.",
     "doctor": "Check this installation: versions, devices, kernels, and a self-check.",
 }
