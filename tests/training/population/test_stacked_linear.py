@@ -52,7 +52,7 @@ def test_a_layer_has_the_gradients_of_the_plain_one(members: int, bias: bool, co
 
     def losses(layer: nn.Module):
         def loss(x, *parameters):
-            named = dict(zip(("weight", "bias"), parameters, strict=False))
+            named: dict[str, torch.Tensor] = dict(zip(("weight", "bias"), parameters, strict=False))
             return functional_call(layer, named, (x,)).tanh().square().sum()
 
         return lambda *given: torch.vmap(loss)(*given)
