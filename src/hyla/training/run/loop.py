@@ -112,6 +112,8 @@ def run_to_the_end(
         progress = stack.enter_context(Progress(path.name, config.steps, names, shown))
         trainee = build(run, progress.message)
         stack.callback(trainee.close)
+        on_cpu = ranks.device.type == "cpu"
+        crowding = stack.enter_context(Crowding(progress.message)) if on_cpu else None
         return _Loop(
             config=config,
             trainee=trainee,
@@ -121,6 +123,7 @@ def run_to_the_end(
             stop=stop,
             progress=progress,
             sinks=open_sinks,
+            crowding=crowding,
         ).run_all()
 
 
@@ -136,6 +139,7 @@ class _Loop:
     stop: StopRequest
     progress: Progress
     sinks: Sequence[MetricSink]
+    crowding: Crowding | None
 
     def __post_init__(self):
         self.names = [str(member) for member in self.config.members]
@@ -148,7 +152,6 @@ class _Loop:
         self.slice_steps = 1
         # Since the last record, for the speed that it reports.
         self.record_steps, self.record_seconds = 0, 0.0
-        self.crowding = Crowding()
         self.diverged: set[str] = set()
 
     # --- the run ----------------------------------------------------------------------------------
@@ -220,9 +223,8 @@ class _Loop:
             if count == self.slice_steps and elapsed < SECONDS_BETWEEN_STOPS / 2:
                 self.slice_steps *= 2
             self.progress.update(self.trainee.step)
-            advice = self.crowding.advice() if self.ranks.device.type == "cpu" else None
-            if advice is not None:
-                self.progress.message(advice)
+            if self.crowding is not None:
+                self.crowding.look()
             if self._checkpoint_is_due():
                 break
         return False
