@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from hyla.nn import TransformerConfig
+from hyla.training.compiled import keep_compiled
 from hyla.training.member import Member
 from hyla.training.run import branches
 from hyla.training.run.checkpoints.base import Checkpoints
@@ -107,12 +108,14 @@ def run_to_the_end(
         if finished is not None:
             return finished
         run = held[0] if ranks.first else None
+        on_cpu = ranks.device.type == "cpu"
+        if not on_cpu:
+            keep_compiled(Path(root))
         stop = stack.enter_context(StopRequest(max_seconds=max_seconds))
         shown = Console() if ranks.first else Console(quiet=True)
         progress = stack.enter_context(Progress(path.name, config.steps, names, shown))
         trainee = build(run, progress.message)
         stack.callback(trainee.close)
-        on_cpu = ranks.device.type == "cpu"
         crowding = stack.enter_context(Crowding(progress.message)) if on_cpu else None
         return _Loop(
             config=config,
