@@ -13,6 +13,7 @@ import torch
 
 from hyla.training import config_from_tree, load_preset, merge
 from hyla.training.population import Population
+from hyla.training.population.throughput import steps_per_second
 
 # What the authors' code reaches: (alone, vmapped) on an H200, and on 2 CPU cores.
 AUTHORS = {
@@ -85,7 +86,7 @@ def measure_case(case: Case, device: torch.device, seconds: float) -> dict[str, 
     error = float((losses - _reference_losses(case, device)).abs().max())
     if not error <= TOLERANCE[case.precision]:
         raise RuntimeError(f"{case}: training losses differ from the reference path by {error:.2e}")
-    rate = steps_per_second(population, device, seconds)
+    rate = steps_per_second(population, seconds)
     row = {
         "task": case.task,
         "attention": case.attention,
@@ -138,19 +139,3 @@ def _reference_losses(case: Case, device: torch.device) -> torch.Tensor:
     reference = build(case, device, backend="reference", precision="float32", compile=False)
     reference.train(3)
     return reference.mean_losses()
-
-
-def steps_per_second(population: Population, device: torch.device, seconds: float) -> float:
-    """Return the median rate of slices that together last about `seconds`."""
-    rates, slice_steps, deadline = [], 1, time.monotonic() + seconds
-    while time.monotonic() < deadline or len(rates) < 3:
-        began = time.monotonic()
-        population.train(slice_steps)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        elapsed = time.monotonic() - began
-        if elapsed < seconds / 20:
-            slice_steps *= 2  # too short to time
-        else:
-            rates.append(slice_steps / elapsed)
-    return sorted(rates)[len(rates) // 2]
