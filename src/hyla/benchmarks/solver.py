@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hyla.benchmarks.training import Case, build, steps_per_second
+from hyla.benchmarks.training import build
+from hyla.benchmarks.training_cases import Case
 from hyla.tasks import Sraven, SravenConfig
 from hyla.tasks.sraven import RULES, Solver, ambiguous_by_definition
 from hyla.tasks.sraven.conflicts import Conflicts
 from hyla.tasks.sraven.threads import prescriptions, thread_context
+from hyla.training.population.throughput import steps_per_second
 
 INSTANCES = {"cpu": 2**15, "cuda": 2**20}  # in a call of the solver
 CHECKED = 20  # instances solved both ways
@@ -94,7 +96,7 @@ def _step_duration(what: str, device: torch.device, seconds: float) -> float:
         precision=PRECISION[device.type],
         settings={"unambiguous": what == "unambiguous"},
     )
-    return 1 / steps_per_second(build(case, device), device, seconds)
+    return 1 / steps_per_second(build(case, device), seconds)
 
 
 def _row(what: str, instances: int, duration: float, over_plain: str = "") -> dict[str, Any]:
