@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from hyla.benchmarks import samplers, training
-from hyla.benchmarks.training import Case
+from hyla.benchmarks.recorded import beside_recorded, in_columns
+from hyla.benchmarks.training_cases import AUTHORS, Case, cases
 from hyla.cli import main
 from hyla.commands.shared.exits import USAGE
-from hyla.training import load_preset
+from hyla.training import config_from_tree, load_preset, merge
 
 
 def _bench(out: Path, what: str) -> int:
@@ -18,8 +19,8 @@ def _bench(out: Path, what: str) -> int:
 
 
 def test_training_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    cases = [Case(task="fuzzy", attention="hyla", members=n) for n in (1, 2)]
-    monkeypatch.setattr(training, "CASES", {"cpu": cases})
+    rows = [Case(task="fuzzy", attention="hyla", members=n) for n in (1, 2)]
+    monkeypatch.setattr(training, "cases", lambda device, quick: rows)
     monkeypatch.setattr(training, "load_preset", lambda task, scale: load_preset(task, "smoke"))
     assert _bench(tmp_path / "out", "train") == 0
     path = tmp_path / "out" / "train-cpu.json"
@@ -39,6 +40,70 @@ def test_wrong_losses_are_not_timed(monkeypatch: pytest.MonkeyPatch):
     case = Case(task="fuzzy", attention="hyla", members=1)
     with pytest.raises(RuntimeError, match="differ from the reference path"):
         training.measure_case(case, torch.device("cpu"), 0.01)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_row_is_a_population_of_its_own(device: str):
+    rows = cases(device)
+    assert len(set(map(str, rows))) == len(rows)
+    assert set(map(str, cases(device, quick=True))) < set(map(str, rows))
+    shapes = {(device, row.task, row.attention, row.variant) for row in rows}
+    assert {key for key in AUTHORS if key[0] == device} <= shapes
+    for row in rows:  # with settings that exist
+        config_from_tree(merge(load_preset(row.task, "paper"), row.changes()))
+
+
+def test_a_row_stands_beside_what_others_sent(tmp_path: Path):
+    def row(figure: float, **changes) -> dict:
+        base = {"task": "sraven", "attention": "hyla", "members": 12, "precision": "tf32"}
+        return base | {"model_steps_per_second": figure} | changes
+
+    def send(name: str, device: str, *rows: dict) -> None:
+        content = {"environment": {"device": device}, "rows": rows}
+        (tmp_path / f"train-{name}.json").write_text(json.dumps(content))
+
+    send("cuda", "NVIDIA H200", row(2562.5), row(852.0, members=1))
+    send("mine", "NVIDIA H200", row(9.0, variant="width 4"))
+    send("cpu", "CPU", row(4.0, precision="float32"))
+    own = {"variant": "", "authors_steps_per_second": "820 vmapped", "peak_memory_gib": 2.5}
+    lines = beside_recorded(
+        [row(3000.0, **own), row(800.0, **own | {"variant": "width 4"})], tmp_path
+    )
+    assert lines[0]["model-steps/s here"] == "3,000"
+    assert lines[0]["NVIDIA H200"] == "2,562"
+    assert lines[0]["authors' steps/s"] == "820 vmapped"
+    assert lines[1]["NVIDIA H200 (train-mine)"] == "9"
+    assert "CPU" not in lines[0]  # it has no row of these
+    heading, first, _ = in_columns(lines)
+    assert first.index("2,562") == heading.index("NVIDIA H200")
+
+
+def test_a_row_that_does_not_fit_is_said_and_the_rest_measured(monkeypatch: pytest.MonkeyPatch):
+    def full(case, device, seconds):
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(training, "measure_case", full)
+    rows = list(training.measure(torch.device("cpu"), quick=True))
+    assert [row["note"] for row in rows] == ["out of memory"] * len(cases("cpu", quick=True))
+    assert beside_recorded(rows, Path("nowhere"))[0]["model-steps/s here"] == "out of memory"
+
+
+def test_the_table_needs_no_command_line_tool(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        training, "cases", lambda device, quick: [Case(task="fuzzy", attention="hyla", members=1)]
+    )
+    monkeypatch.setattr(training, "load_preset", lambda task, scale: load_preset(task, "smoke"))
+    out = tmp_path / "train.json"
+    arguments = ["--device", "cpu", "--seconds", "0.01", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", ["training", *arguments, "--recorded", str(tmp_path)])
+    training.main()
+    assert len(json.loads(out.read_text())["rows"]) == 1
+    assert "model-steps/s here" in capsys.readouterr().out
+
+
+def test_quick_is_for_training_alone(tmp_path: Path, capsys):
+    assert main(["bench", "samplers", "--quick", "--out", str(tmp_path)]) == USAGE
+    assert "--quick is for train" in capsys.readouterr().err
 
 
 def test_samplers_are_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -63,7 +63,7 @@ def test_fused_that_would_raise_is_explained_instead():
 
 
 def test_chunks_are_mentioned(monkeypatch):
-    monkeypatch.setattr("hyla.attention.chunking.MAX_PAIRWISE_ELEMENTS", 100)
+    monkeypatch.setattr("hyla.attention.paths.chunking.MAX_PAIRWISE_ELEMENTS", 100)
     q, k, v, _ = operands("hyla")
     assert "queries at a time" in explain(q, k, v).reason
 

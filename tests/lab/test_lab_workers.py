@@ -24,7 +24,7 @@ _TREE = {
 
 
 def _shares(root: Path, **changes) -> list[Share]:
-    return plan(expand(_TREE | changes), root, max_population=8)
+    return plan(expand(_TREE | changes), root, together=lambda config: 8)
 
 
 def _unusable(share: Share) -> Share:

@@ -82,7 +82,7 @@ def test_mistakes_in_a_sweep_are_named(tree: dict[str, Any], message: str):
 
 
 def test_large_populations_are_dealt_out(tmp_path: Path):
-    shares = plan(expand(_TREE), tmp_path, max_population=3)
+    shares = plan(expand(_TREE), tmp_path, together=lambda config: 3)
     assert [(len(share.config.members), share.state) for share in shares] == [
         (3, "new"),
         (1, "new"),
@@ -90,33 +90,35 @@ def test_large_populations_are_dealt_out(tmp_path: Path):
 
 
 def test_finished_members_are_not_trained_again(tmp_path: Path):
-    [first] = plan(expand(_TREE), tmp_path, max_population=64)
+    [first] = plan(expand(_TREE), tmp_path, together=lambda config: 64)
     train(first.config, root=tmp_path, device="cpu")
     wider = expand(_with_grid(members__learning_rate=[1e-3, 1e-2]))
-    finished, new = plan(wider, tmp_path, max_population=64)
+    finished, new = plan(wider, tmp_path, together=lambda config: 64)
     assert finished.finished
     assert {member.learning_rate for member in finished.config.members} == {1e-3}
     assert new.state == "new"
     assert {member.learning_rate for member in new.config.members} == {1e-2}
     # Another number of steps is another method: nothing of it is finished.
-    [other] = plan(expand(_TREE | {"set": {"steps": 3}}), tmp_path, max_population=64)
+    [other] = plan(expand(_TREE | {"set": {"steps": 3}}), tmp_path, together=lambda config: 64)
     assert other.state == "new"
 
 
 def test_interrupted_populations_are_continued_as_they_are(tmp_path: Path):
     tree = _TREE | {"set": {"steps": 1000}}
-    [first] = plan(expand(tree), tmp_path, max_population=64)
+    [first] = plan(expand(tree), tmp_path, together=lambda config: 64)
     with pytest.raises(Interrupted):
         train(first.config, root=tmp_path, device="cpu", max_seconds=0)
     wider = expand(tree | {"grid": {**tree["grid"], "members.seed": [0, 1, 2]}})
-    resumable, new = plan(wider, tmp_path, max_population=64)
+    resumable, new = plan(wider, tmp_path, together=lambda config: 64)
     assert resumable.state.startswith("resumable at step ")
     assert resumable.path == first.path
     assert resumable.config == first.config
     assert {member.seed for member in new.config.members} == {2}
     # A narrower sweep has no use for the other members of that population.
     narrower = expand(tree | {"grid": {"members.seed": [0]}})
-    assert [share.state for share in plan(narrower, tmp_path, max_population=64)] == ["new"]
+    assert [share.state for share in plan(narrower, tmp_path, together=lambda config: 64)] == [
+        "new"
+    ]
 
 
 # --- choosing ------------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ def test_what_another_process_trains_is_left_to_it(tmp_path: Path, capsys):
 
 
 def test_store_reads_runs_into_rows(tmp_path: Path):
-    [share] = plan(expand(_TREE), tmp_path, max_population=64)
+    [share] = plan(expand(_TREE), tmp_path, together=lambda config: 64)
     summary = train(share.config, root=tmp_path, device="cpu")
     [run] = read_runs(tmp_path)
     rows = final_rows(run)

@@ -4,14 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from hyla.attention.dispatch import attend_by_kernel, wants_kernel
 from hyla.attention.pairs import as_pairs, codes_of_all, codes_of_pairs
 from hyla.attention.paths.chunking import attend_in_chunks, queries_per_chunk
-from hyla.attention.precision import autocast_kind, in_autocast_dtype
+from hyla.attention.precision import in_autocast_dtype, without_autocast
 from hyla.attention.spec import AttentionSpec, resolve_spec
 from hyla.attention.validation import check_arguments
 
@@ -137,7 +136,7 @@ def attention(
     fused = attend_by_kernel(backend, q, k, v, **arguments) if wants_kernel(backend, q) else None
     if fused is None:
         rows, need_code = queries_per_chunk(q, k, v, spec), return_code is True
-        with torch.autocast(autocast_kind(q), enabled=False):  # the reference picks its precision
+        with without_autocast(q):  # the reference picks its precision
             out, code = attend_in_chunks(q, k, v, rows=rows, need_code=need_code, **arguments)
     else:
         out, code = fused, None

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hyla.attention.paths.chunking import and_causal
-from hyla.attention.precision import autocast_kind
+from hyla.attention.precision import without_autocast
 from hyla.attention.reference import latent_code, without_infinite_bias
 from hyla.attention.spec import AttentionSpec
 
@@ -88,7 +88,7 @@ def codes_of_all(
         mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
     if bias_masks:
         mask = without_infinite_bias(mask, bias)
-    with torch.autocast(autocast_kind(q), enabled=False):  # the reference picks its precision
+    with without_autocast(q):  # the reference picks its precision
         code = latent_code(q, k, spec=spec, scale=scale, eps=eps, bias=bias, mask=mask)
     if code_multiplier is not None:
         code = code * code_multiplier.to(code.dtype)

@@ -1,5 +1,7 @@
 """What autocast does to the operands of attention."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -9,10 +11,14 @@ _KINDS = frozenset(
 )
 
 
-def autocast_kind(x: Tensor) -> str:
-    """Return the kind of device to disable autocast for, also where there is none ("meta")."""
-    kind = x.device.type
-    return kind if kind in _KINDS else "cpu"
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Disable autocast on the device of `x`, also where there is none ("meta").
+
+    Where it is off already nothing is entered: what torch.compile keeps of a function on disk
+    (its AOT graphs) it does not keep if autocast is switched in it.
+    """
+    kind = x.device.type if x.device.type in _KINDS else "cpu"
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def in_autocast_dtype(x: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from hyla.benchmarks.clock import calls_per_second, repeated
+from hyla._clock import calls_per_second
+from hyla.benchmarks.clock import repeated
 from hyla.benchmarks.plain_gpt import PlainGPT, PlainLoop
 from hyla.nn.decoders import decoder_config
 from hyla.tasks.language.corpus import Tokens

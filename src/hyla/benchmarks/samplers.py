@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from hyla.benchmarks.clock import calls_per_second, repeated
+from hyla._clock import calls_per_second
+from hyla.benchmarks.clock import repeated
 from hyla.tasks import Batch, FuzzyLogic, FuzzyLogicConfig, Sampler, Sraven, SravenConfig, Task
 
 BATCH_SIZE = 128

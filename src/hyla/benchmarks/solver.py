@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hyla.benchmarks.clock import calls_per_second, repeated
-from hyla.benchmarks.training import Case, build
+from hyla._clock import calls_per_second
+from hyla.benchmarks.clock import repeated
+from hyla.benchmarks.training import build
+from hyla.benchmarks.training_cases import Case
 from hyla.tasks import Sraven, SravenConfig
 from hyla.tasks.sraven import RULES, Solver, ambiguous_by_definition
 from hyla.tasks.sraven.conflicts import Conflicts

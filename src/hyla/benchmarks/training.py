@@ -1,106 +1,94 @@
-"""Training steps per second of whole populations, next to the authors' code.
+"""Training steps per second of whole populations, beside what others measured.
 
 A model-step is one optimisation step of one model: batch of 128, sampling and update included.
-The authors' figures were measured with their JAX release (on an H200 and on 2 CPU cores).
+A row is timed only after its losses agree with the reference path, uncompiled and in float32.
+
+    python -m hyla.benchmarks.training [--quick] [--out train-cuda.json]
+
+prints the table for this machine beside the recorded ones, as `hyla bench train` does.
 """
 
+import argparse
+import gc
+import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from hyla.benchmarks.clock import calls_per_second
+from hyla._clock import calls_per_second
+from hyla._environment import environment
+from hyla.benchmarks.recorded import RECORDED, beside_recorded, in_columns, shown
+from hyla.benchmarks.training_cases import AUTHORS, Case, cases
 from hyla.training import config_from_tree, load_preset, merge
+from hyla.training.devices import resolve_device
 from hyla.training.population import Population
 
-# What the authors' code reaches: (alone, vmapped) on an H200, and on 2 CPU cores.
-AUTHORS = {
-    ("sraven", "hyla", "cuda"): "293 alone, 820 vmapped",
-    ("sraven", "softmax", "cuda"): "207 alone",
-    ("sraven", "linear", "cuda"): "252 alone",
-    ("fuzzy", "hyla", "cuda"): "485 alone, 3,000 vmapped",
-    ("fuzzy", "softmax", "cuda"): "461 alone, 4,040 vmapped",
-    ("fuzzy", "linear", "cuda"): "445 alone, 4,230 vmapped",
-    ("sraven", "hyla", "cpu"): "1.6",
-    ("sraven", "softmax", "cpu"): "2.5",
-    ("fuzzy", "hyla", "cpu"): "5.5",
-}
 # Largest difference in training loss that rounding may cause over the steps of the check.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One line of the table."""
+def measure(
+    device: torch.device, seconds: float = 3.0, *, quick: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield one row per case: model-steps/s, memory, the authors' figure.
 
-    task: str
-    attention: str
-    members: int
-    precision: str = "float32"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Where the task departs from the paper's."""
-
-
-CASES = {
-    "cpu": (
-        Case(task="fuzzy", attention="hyla", members=1),
-        Case(task="fuzzy", attention="softmax", members=1),
-        Case(task="sraven", attention="hyla", members=1),
-        Case(task="sraven", attention="softmax", members=1),
-    ),
-    "cuda": tuple(
-        Case(task=task, attention=attention, members=members, precision=precision)
-        for attention, members, precision in (
-            ("hyla", 12, "tf32"),
-            ("hyla", 1, "tf32"),
-            ("hyla", 24, "tf32"),
-            ("softmax", 12, "tf32"),
-            ("hyla", 12, "float32"),
-            ("linear", 12, "tf32"),
-            ("hyla", 12, "bf16"),
-        )
-        for task in ("sraven", "fuzzy")
-    ),
-}
-
-
-def measure(device: torch.device, seconds: float = 3.0) -> Iterator[dict[str, Any]]:
-    """Yield one row per case: model-steps/s, memory, the authors' figure."""
-    for case in CASES[device.type]:
-        yield measure_case(case, device, seconds)
+    One that does not fit into the GPU's memory has no figure, and says so.
+    """
+    for case in cases(device.type, quick=quick):
+        try:
+            row = measure_case(case, device, seconds)
+        except torch.cuda.OutOfMemoryError:
+            row = _described(case, device) | {"note": "out of memory"}
+        yield row
 
 
 def measure_case(case: Case, device: torch.device, seconds: float) -> dict[str, Any]:
     """Check the case against the reference path, then time it."""
-    torch.compiler.reset()  # the compiler's limit per function counts across populations
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+    _forget_earlier(device)
+    expected = _reference_losses(case, device)
+    _forget_earlier(device)
     began = time.monotonic()
     population = build(case, device)
     population.train(3)
     losses = population.mean_losses()
     started_up = time.monotonic() - began
-    error = float((losses - _reference_losses(case, device)).abs().max())
+    error = float((losses - expected).abs().max())
     if not error <= TOLERANCE[case.precision]:
         raise RuntimeError(f"{case}: training losses differ from the reference path by {error:.2e}")
     rate = calls_per_second(population.train, device, seconds)
-    row = {
-        "task": case.task,
-        "attention": case.attention,
-        "members": case.members,
-        "precision": case.precision,
+    row = _described(case, device) | {
         "model_steps_per_second": rate * case.members,
         "steps_per_second": rate,
         "start_up_seconds": started_up,
         "loss_error": error,
-        "authors_steps_per_second": AUTHORS.get((case.task, case.attention, device.type), ""),
     }
     if device.type == "cuda":
         row["peak_memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
     return row
+
+
+def _forget_earlier(device: torch.device) -> None:
+    torch.compiler.reset()  # the compiler's limit per function counts across populations
+    gc.collect()  # a population refers to itself
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _described(case: Case, device: torch.device) -> dict[str, Any]:
+    return {
+        "task": case.task,
+        "attention": case.attention,
+        "variant": case.variant,
+        "members": case.members,
+        "precision": case.precision,
+        "authors_steps_per_second": AUTHORS.get(
+            (device.type, case.task, case.attention, case.variant), ""
+        ),
+    }
 
 
 def build(
@@ -112,16 +100,9 @@ def build(
     compile: bool | None = None,
 ) -> Population:
     """Return the paper's population for a case, ready to train."""
-    config = config_from_tree(
-        merge(
-            load_preset(case.task, "paper"),
-            {
-                "task": case.settings,
-                "model": {"attention": case.attention, "backend": backend},
-                "members": {"seed": list(range(case.members))},
-            },
-        )
-    )
+    changes = case.changes()
+    changes["model"]["backend"] = backend
+    config = config_from_tree(merge(load_preset(case.task, "paper"), changes))
     return Population(
         config.build_task(),
         config.model,
@@ -139,3 +120,28 @@ def _reference_losses(case: Case, device: torch.device) -> torch.Tensor:
     reference = build(case, device, backend="reference", precision="float32", compile=False)
     reference.train(3)
     return reference.mean_losses()
+
+
+def main() -> None:
+    """Measure, print and write, where the command-line tool's packages are not installed."""
+    parser = argparse.ArgumentParser(prog="python -m hyla.benchmarks.training", description=__doc__)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time for each figure")
+    parser.add_argument("--quick", action="store_true", help="only the rows that matter most")
+    parser.add_argument("--out", type=Path, help="JSON file of the rows")
+    parser.add_argument("--recorded", type=Path, default=RECORDED, help="folder of others' files")
+    given = parser.parse_args()
+    device = resolve_device(given.device)
+    found: dict[str, Any] = {"environment": environment(device), "rows": []}
+    print(" ".join(f"{key} {value}" for key, value in found["environment"].items() if value))
+    for row in measure(device, given.seconds, quick=given.quick):
+        found["rows"].append(row)
+        print(" · ".join(f"{k} {shown(v)}" for k, v in row.items() if v != ""), flush=True)
+        if given.out is not None:  # after every row: what was measured survives
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            given.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(*in_columns(beside_recorded(found["rows"], given.recorded)), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

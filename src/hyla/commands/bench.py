@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -18,6 +18,7 @@ from hyla.benchmarks import (
     solver,
     training,
 )
+from hyla.benchmarks.recorded import RECORDED, beside_recorded, shown
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
 from hyla.commands.shared.output import console, table
@@ -51,17 +52,24 @@ def bench(
     *,
     device: Annotated[Literal["auto", "cpu", "cuda"], Parameter(help="Where to measure.")] = "auto",
     seconds: Annotated[float, Parameter(help="Time for each figure.")] = 3.0,
+    quick: Annotated[
+        bool, Parameter(help="Of train, only the rows that matter most.", negative=())
+    ] = False,
     out: Annotated[Path, Parameter(help="Folder of the JSON file.")] = Path("runs/bench"),
 ) -> None:
     """Measure speed on this machine, beside the figures of the authors' code.
 
     Theirs are constants, measured once with their JAX release on an H200 and on two CPU cores.
-    Training is timed only after its losses agree with the reference path. Figures go into
-    OUT/WHAT-DEVICE.json together with device and versions; leave the machine alone meanwhile.
+    Training is timed only after its losses agree with the reference path, and shown beside what
+    was recorded on other machines (results/bench). Figures go into OUT/WHAT-DEVICE.json together
+    with device and versions: of train, send it to stand in that table. Leave the machine alone
+    meanwhile.
     """
     with usage_errors():
         if not 0 < seconds < math.inf:
             raise ValueError(f"--seconds must be positive and finite, got {seconds}")
+        if quick and what != "train":
+            raise ValueError(f"--quick is for train, and {what} has no such rows")
         where = resolve_device(device)
         check_writable(out=out)
     measured_with = environment(where)
@@ -69,24 +77,23 @@ def bench(
     screen.print(" ".join(f"{key} {value}" for key, value in measured_with.items() if value))
     path = out / f"{what}-{where.type}.json"
     rows = []
-    for row in _BENCHMARKS[what](where, seconds):
+    options = {"quick": True} if quick else {}
+    for row in _BENCHMARKS[what](where, seconds, **options):
         rows.append(row)
-        screen.print(" · ".join(f"{name} {_shown(value)}" for name, value in row.items() if value))
+        screen.print(" · ".join(f"{name} {shown(value)}" for name, value in row.items() if value))
         # After every row: what was measured survives an interruption. And not before the first:
         # a benchmark that this machine cannot run leaves no empty folder among the runs.
         text = json.dumps({"environment": measured_with, "rows": rows}, indent=1) + "\n"
         with write_errors(path):
             out.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    shown = table(f"{what} on {measured_with['device']}", *columns)
-    for row in rows:
-        shown.add_row(*(_shown(row.get(name)) for name in columns))
-    screen.print(shown)
+    if what == "train":
+        lines = beside_recorded(rows, RECORDED)
+    else:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        lines = [{name: shown(row.get(name)) for name in names} for row in rows]
+    figures = table(f"{what} on {measured_with['device']}", *lines[0])
+    for line in lines:
+        figures.add_row(*line.values())
+    screen.print(figures)
     screen.print(f"Written to {path}")
-
-
-def _shown(value: Any) -> str:
-    if not isinstance(value, float):
-        return "" if value is None else str(value)
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -14,7 +14,7 @@ from hyla.attention import AttentionSpec, attention, resolve_spec
 from hyla.attention.api import without_masked_keys
 from hyla.attention.pairs import as_pairs
 from hyla.attention.paths.chunking import and_causal
-from hyla.attention.precision import autocast_kind
+from hyla.attention.precision import without_autocast
 from hyla.attention.reference import value_network
 from hyla.attention.spec import name_of
 from hyla.attention.validation import check_backend
@@ -162,7 +162,7 @@ class MultiHeadAttention(nn.Module):
         if options["causal"]:
             mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
         code = edit_code(code.to(torch.promote_types(code.dtype, torch.float32)))
-        with torch.autocast(autocast_kind(q), enabled=False):
+        with without_autocast(q):
             out = value_network(code, v, spec=self.spec, mask=mask, value_weight=self.value_weight)
         out = self.out_proj(out.to(q.dtype).flatten(-2))
         if return_code is False:

@@ -1,6 +1,14 @@
 """Where models are computed, and when they do not fit there."""
 
+import ctypes
+import functools
+import sys
+
 import torch
+
+# Of <malloc.h>.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 2**30
 
 
 class ModelTooLargeError(RuntimeError):
@@ -15,3 +23,15 @@ def resolve_device(device: torch.device | str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' was asked for, but PyTorch sees no GPU; use cpu")
     return device
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let the C library keep what tensors on the CPU free, for those of the next step.
+
+    By default glibc gives large blocks back at once, and every step then waits for the kernel to
+    clear the same pages anew: a tenth to a fifth of its time. Elsewhere this does nothing.
+    """
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+            library.mallopt(option, _KEPT_BYTES)

@@ -1,4 +1,4 @@
-"""When a run says that other processes are in its way."""
+"""How a run makes room for other processes on its cores."""
 
 import os
 import time
@@ -10,58 +10,83 @@ from hyla.training.run import crowding
 from hyla.training.run.crowding import Crowding
 
 
+class Machine:
+    """Some cores and two threads, with clocks that are set by hand."""
+
+    def __init__(self, cores: int = 2):
+        self.time, self.busy, self.own, self.threads, self.cores = 0.0, 0.0, 0.0, 2, cores
+        self.said: list[str] = []
+
+    def advance(self, watch: Crowding, *, others: float, seconds: float = 20.0) -> None:
+        own = min(self.threads, self.cores - others)
+        self.time += seconds
+        self.own += own * seconds
+        self.busy += (own + others) * seconds
+        watch.look()
+
+
 @pytest.fixture
-def machine(monkeypatch):
-    """Two cores and two threads, with clocks that are set by hand."""
-    clocks = {"time": 0.0, "busy": 0.0, "own": 0.0, "threads": 2}
-    monkeypatch.setattr(time, "monotonic", lambda: clocks["time"])
-    monkeypatch.setattr(time, "process_time", lambda: clocks["own"])
-    monkeypatch.setattr(crowding, "_busy_seconds", lambda: clocks["busy"])
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: clocks["threads"])
-    return clocks
+def machine(monkeypatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(time, "monotonic", lambda: machine.time)
+    monkeypatch.setattr(time, "process_time", lambda: machine.own)
+    monkeypatch.setattr(crowding, "_busy_seconds", lambda: machine.busy)
+    monkeypatch.setattr(os, "cpu_count", lambda: machine.cores)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: machine.threads)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: setattr(machine, "threads", n))
+    return machine
 
 
-def advance(machine, *, seconds: float = 20.0, own: float, others: float) -> None:
-    machine["time"] += seconds
-    machine["own"] += own * seconds
-    machine["busy"] += (own + others) * seconds
+def test_a_thread_is_given_up_beside_a_busy_neighbour_and_taken_back(machine: Machine):
+    with Crowding(machine.said.append) as watch:
+        machine.advance(watch, others=0.1)
+        assert (machine.threads, machine.said) == (2, [])
+        machine.advance(watch, others=0.9)
+        assert machine.threads == 1
+        assert "0.9 of 2 cores busy: training with 1 of 2 threads" in machine.said[-1]
+        machine.advance(watch, others=0.9)
+        machine.advance(watch, others=0.0)
+        assert machine.threads == 1  # not at once
+        machine.advance(watch, others=0.0)
+        assert machine.threads == 2
+        assert "free again: training with 2 of 2 threads" in machine.said[-1]
+        assert len(machine.said) == 2
 
 
-def test_a_busy_neighbour_is_named_once(machine):
-    watch = Crowding()
-    advance(machine, own=1.9, others=0.1)
-    assert watch.advice() is None
-    advance(machine, own=1.0, others=0.9)
-    advice = watch.advice()
-    assert advice is not None
-    assert "0.9 of 2 cores" in advice
-    assert "OMP_NUM_THREADS=1" in advice
-    advance(machine, own=1.0, others=0.9)
-    assert watch.advice() is None
+def test_a_neighbour_who_comes_and_goes_is_waited_for_longer_each_time(machine: Machine):
+    watch, changes = Crowding(machine.said.append), []
+    for _ in range(4):
+        machine.advance(watch, others=0.9)
+        looks = 0
+        while machine.threads == 1:
+            machine.advance(watch, others=0.0)
+            looks += 1
+        changes.append(looks)
+    assert changes == [2, 4, 8, 16]
 
 
-@pytest.mark.parametrize("change", [{"threads": 1}, {"time": -15.0}])
-def test_nothing_is_said_of_one_thread_or_of_a_moment(machine, change: dict[str, float]):
-    watch = Crowding()
-    advance(machine, own=1.0, others=0.9)
-    for name, value in change.items():
-        machine[name] = value if name == "threads" else machine[name] + value
-    assert watch.advice() is None
+def test_the_threads_are_given_back_at_the_end(machine: Machine):
+    with Crowding(machine.said.append) as watch:
+        machine.advance(watch, others=0.9)
+        assert machine.threads == 1
+    assert machine.threads == 2
 
 
-def test_a_neighbour_on_a_free_core_is_not_in_the_way(machine, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    watch = Crowding()
-    advance(machine, own=2.0, others=1.5)
-    assert watch.advice() is None
+def test_a_moment_is_too_short_to_judge_by(machine: Machine):
+    machine.advance(Crowding(machine.said.append), others=0.9, seconds=5.0)
+    assert (machine.threads, machine.said) == (2, [])
 
 
-def test_elsewhere_than_on_linux_nothing_is_said(machine, monkeypatch, tmp_path):
+def test_a_neighbour_on_a_free_core_is_not_in_the_way(machine: Machine):
+    machine.cores = 4
+    machine.advance(Crowding(machine.said.append), others=1.5)
+    assert (machine.threads, machine.said) == (2, [])
+
+
+def test_elsewhere_than_on_linux_threads_stay(machine: Machine, monkeypatch, tmp_path):
     monkeypatch.setattr(crowding, "_STATISTICS", tmp_path / "none")
-    watch = Crowding()
-    advance(machine, own=1.0, others=0.9)
-    assert watch.advice() is None
+    machine.advance(Crowding(machine.said.append), others=0.9)
+    assert (machine.threads, machine.said) == (2, [])
 
 
 @pytest.mark.skipif(not crowding._STATISTICS.exists(), reason="needs Linux")

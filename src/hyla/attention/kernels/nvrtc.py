@@ -7,13 +7,17 @@ captured in a CUDA graph once the kernel has been compiled (any call before the 
 
 import ctypes
 import functools
+import hashlib
 import os
 import site
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+
+from hyla._files import write_atomically
 
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute of the driver
 
@@ -87,7 +91,28 @@ def load_kernel(source: str, name: str, macros: Mapping[str, int], device: torch
 @functools.cache
 def _load(source: str, name: str, macros: tuple[tuple[str, int], ...], device_index: int) -> Binary:
     major, minor = torch.cuda.get_device_capability(device_index)
-    return Binary(compile_cubin(source, dict(macros), f"sm_{major}{minor}"), name, device_index)
+    return Binary(kept_cubin(source, dict(macros), f"sm_{major}{minor}"), name, device_index)
+
+
+def kept_cubin(source: str, macros: Mapping[str, int], architecture: str) -> bytes:
+    """Compile as `compile_cubin`, or return what an earlier process compiled.
+
+    Where torch.compile was told to keep its code (TORCHINDUCTOR_CACHE_DIR), kernels are kept too.
+    """
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if folder is None:
+        return compile_cubin(source, macros, architecture)
+    compiler = (ctypes.c_int(), ctypes.c_int())
+    _nvrtc().nvrtcVersion(*map(ctypes.byref, compiler))
+    of = repr((source, sorted(macros.items()), architecture, [part.value for part in compiler]))
+    path = Path(folder) / "hyla" / f"{hashlib.sha256(of.encode()).hexdigest()}.cubin"
+    with suppress(OSError):
+        return path.read_bytes()
+    cubin = compile_cubin(source, macros, architecture)
+    with suppress(OSError):  # a full or read-only disk costs time alone
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, cubin)
+    return cubin
 
 
 def compile_cubin(source: str, macros: Mapping[str, int], architecture: str) -> bytes:

@@ -8,16 +8,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
+
+import torch
 
 from hyla._errors import BusyError, UnfinishedError
 from hyla.lab.methods import Method
+from hyla.lab.plan.population_size import measured_size
 from hyla.lab.plan.shares import Share, finished_rows, plan
 from hyla.lab.plan.slurm import SlurmJobs, SlurmOptions, submit, wait_for
 from hyla.lab.plan.workers import Trained, train_shares
 from hyla.results.runs import Row
 from hyla.results.selection import best_hyperparameters, hyperparameters_of
-from hyla.training import Interrupted
+from hyla.training import Interrupted, TrainConfig
 from hyla.training.devices import resolve_device
 
 
@@ -118,8 +121,10 @@ class Launch:
     """auto takes the GPU if there is one."""
     workers: int = 1
     """Processes that train at the same time: one or more for each GPU."""
-    max_population: int = 64
-    """Most models that train together as one population."""
+    max_population: int | None = None
+    """Most models that train together as one population; without it, on a GPU as many as are
+    fastest, measured once for each shape if there is much to train, else the usual number."""
+    usual_population: ClassVar[int] = 64
     max_seconds: float | None = None
     """Stop after this time, with everything saved (launcher local)."""
     launcher: Literal["local", "slurm"] = "local"
@@ -139,10 +144,9 @@ class Job(Launch, ABC):
         if self.launcher not in ("local", "slurm"):
             raise ValueError(f"launcher must be 'local' or 'slurm', got {self.launcher!r}")
         for name in ("workers", "max_population"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}"
-                )
+            given = getattr(self, name)
+            if given is not None and given < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {given}")
         # An option of the other launcher, which this one would ignore:
         if self.launcher == "slurm":
             if self.max_seconds is not None:
@@ -178,9 +182,21 @@ class Job(Launch, ABC):
             for method in self.methods:
                 method.config.check_device(device)
 
-    def plan(self) -> list[Share]:
-        """Return the populations, each as it is now."""
-        return plan(self.methods, self.root, self.max_population)
+    def plan(self, measuring: Callable[[str], None] | None = None) -> list[Share]:
+        """Return the populations, each as it is now.
+
+        With `measuring`, which is told of it, their size is measured where that pays.
+        """
+        return plan(self.methods, self.root, lambda config: self._together(config, measuring))
+
+    def _together(self, config: TrainConfig, measuring: Callable[[str], None] | None) -> int:
+        if self.max_population is not None:
+            return self.max_population
+        if self.launcher == "local" and self.device != "cpu" and torch.cuda.is_available():
+            size = measured_size(config, self.root, torch.device("cuda"), measuring)
+            if size is not None:
+                return size
+        return self.usual_population
 
     def run(self, watch: Watch, shares: Sequence[Share] | None = None) -> Outcome:
         """Train what is missing, and collect what is finished; `shares` is a plan just made.
@@ -189,7 +205,7 @@ class Job(Launch, ABC):
         """
         self.check_device()
         deadline = time.monotonic() + (math.inf if self.max_seconds is None else self.max_seconds)
-        outcome = Outcome(shares=self.plan() if shares is None else shares)
+        outcome = Outcome(shares=self.plan(watch.say) if shares is None else shares)
         unfinished = [share for share in outcome.shares if not share.finished]
         if unfinished and self.launcher == "slurm":
             found = self._train_on_slurm(unfinished, watch)

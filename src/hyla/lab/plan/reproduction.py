@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -64,7 +64,7 @@ class LabLaunch(Launch):
     """Where and how they are trained: apart from runs of one's own."""
 
     root: Path = Path("runs/lab")
-    max_population: int = 24
+    usual_population: ClassVar[int] = 24
 
 
 @dataclass(frozen=True, kw_only=True)

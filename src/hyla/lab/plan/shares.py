@@ -1,7 +1,7 @@
 """Methods as populations: what is finished, what can be continued, what is new."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,24 +32,24 @@ class Share:
         return self.state == "finished"
 
 
-def plan(methods: Sequence[Method], root: Path, max_population: int) -> list[Share]:
+PopulationSize = Callable[[TrainConfig], int]
+"""How many of the members of a config train together, at most."""
+
+
+def plan(methods: Sequence[Method], root: Path, together: PopulationSize) -> list[Share]:
     """Say, for every member of every method, in which run it is or will be trained.
 
     A member counts as finished if any finished run under `root` has it, whoever trained beside
     it and however it was watched; where it was scored on less than is asked for, the rest is to be
     scored. Unfinished runs are continued as they are; the rest is dealt into new runs.
     """
-    if max_population < 1:
-        raise ValueError(f"max_population must be at least 1, got {max_population}")
     stored: dict[str | None, list[StoredRun]] = {}
     for run in read_runs(root):
         stored.setdefault(run.method, []).append(run)
     return [
         share
         for method in methods
-        for share in _shares(
-            method, stored.get(method_key(method.config), []), root, max_population
-        )
+        for share in _shares(method, stored.get(method_key(method.config), []), root, together)
     ]
 
 
@@ -66,7 +66,7 @@ def finished_rows(shares: Sequence[Share]) -> list[Row]:
 
 
 def _shares(
-    method: Method, runs: Sequence[StoredRun], root: Path, max_population: int
+    method: Method, runs: Sequence[StoredRun], root: Path, together: PopulationSize
 ) -> Iterator[Share]:
     asked = method.config.evaluation
     pending = dict.fromkeys(method.config.members)
@@ -103,5 +103,8 @@ def _shares(
         if known and all(member in pending for member in stored.members):
             step = run.checkpoint_step or 0
             yield share(stored.members, f"resumable at step {step}", step=step, of=stored)
+    if not pending:
+        return
+    size = together(dataclasses.replace(method.config, members=tuple(pending)))
     while pending:
-        yield share(list(pending)[:max_population], "new")
+        yield share(list(pending)[:size], "new")

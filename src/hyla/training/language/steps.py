@@ -12,6 +12,7 @@ from hyla.nn.decoders import count_parameters
 from hyla.nn.scales import by_block, recorded_scales, scales_by_block
 from hyla.tasks.language import TrainingOrder, Windows
 from hyla.tasks.language.corpus import Tokens
+from hyla.training.devices import keep_freed_memory
 from hyla.training.language.config import Execution, LanguageConfig
 from hyla.training.language.evaluation import Validation
 from hyla.training.language.model import ParallelModel
@@ -42,6 +43,8 @@ class Steps(Trainee):
         self.ranks = ranks
         self._validation, self._say = validation, say
         self._number = 0
+        if ranks.device.type == "cpu":
+            keep_freed_memory()
         self.model = ParallelModel(config.model, config.member.seed, execution, ranks)
         share = config.batch_size // ranks.size
         self._accumulation = execution.accumulation(share)

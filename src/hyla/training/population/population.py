@@ -20,8 +20,10 @@ from hyla.nn import BranchScales, Transformer, TransformerConfig
 from hyla.nn.scales import by_block, recorded_scales, scales_by_block
 from hyla.tasks import Batch, Objective, Sampler, Task
 from hyla.training.compiling import OPTIONS
+from hyla.training.devices import keep_freed_memory
 from hyla.training.member import Member
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
+from hyla.training.population.stacked_linear import with_stacked_linear_layers
 from hyla.training.population.stacking import DropoutNoise, parameter_views, stacked_parameters
 from hyla.training.precision import autocast, check_precision, matmul_precision
 
@@ -58,6 +60,10 @@ class Population:
         self._total_steps = total_steps
 
         self._model, self.parameters = stacked_parameters(model, self._seeds, self.device)
+        if self.device.type == "cuda":
+            with_stacked_linear_layers(self._model)
+        else:
+            keep_freed_memory()
         self._names = [name for name, _ in self._model.named_parameters()]
         self._views = parameter_views(self.parameters, self._model)
         self.first_moment = torch.zeros_like(self.parameters)

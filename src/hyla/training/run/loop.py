@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from hyla.nn import TransformerConfig
+from hyla.training.compiled import keep_compiled
 from hyla.training.member import Member
 from hyla.training.run import branches
 from hyla.training.run.checkpoints.base import Checkpoints
@@ -109,11 +110,15 @@ def run_to_the_end(
         if finished is not None:
             return finished
         run = held[0] if ranks.first else None
+        on_cpu = ranks.device.type == "cpu"
+        if not on_cpu:
+            keep_compiled(Path(root))
         stop = stack.enter_context(StopRequest(max_seconds=max_seconds))
         shown = Console() if ranks.first else Console(quiet=True)
         progress = stack.enter_context(Progress(path.name, config.steps, names, shown))
         trainee = build(run, progress.message)
         stack.callback(trainee.close)
+        crowding = stack.enter_context(Crowding(progress.message)) if on_cpu else None
         return _Loop(
             config=config,
             trainee=trainee,
@@ -123,6 +128,7 @@ def run_to_the_end(
             stop=stop,
             progress=progress,
             sinks=open_sinks,
+            crowding=crowding,
         ).run_all()
 
 
@@ -138,6 +144,7 @@ class _Loop:
     stop: StopRequest
     progress: Progress
     sinks: Sequence[MetricSink]
+    crowding: Crowding | None
 
     def __post_init__(self):
         self.names = [str(member) for member in self.config.members]
@@ -150,7 +157,6 @@ class _Loop:
         self.slice_steps = 1
         # Since the last record, for the speed that it reports.
         self.record_steps, self.record_seconds = 0, 0.0
-        self.crowding = Crowding()
         self.diverged: set[str] = set()
 
     # --- the run ----------------------------------------------------------------------------------
@@ -222,9 +228,8 @@ class _Loop:
             if count == self.slice_steps and elapsed < SECONDS_BETWEEN_STOPS / 2:
                 self.slice_steps *= 2
             self.progress.update(self.trainee.step)
-            advice = self.crowding.advice() if self.ranks.device.type == "cpu" else None
-            if advice is not None:
-                self.progress.message(advice)
+            if self.crowding is not None:
+                self.crowding.look()
             if self._checkpoint_is_due():
                 break
         return False

@@ -1,0 +1,63 @@
+"""How fast a population trains, and how many members are fastest together on a GPU."""
+
+import dataclasses
+import gc
+from collections.abc import Callable
+
+import torch
+
+from hyla._clock import calls_per_second
+from hyla.training.config import TrainConfig
+from hyla.training.population.population import Population
+
+FIRST_SIZE = 12
+"""Members that are tried first; then twice as many, and so on."""
+_GAIN = 1.05  # in model-steps a second: what twice the members have to bring
+_SECONDS = 2.0
+
+
+def fastest_size(config: TrainConfig, device: torch.device, say: Callable[[str], None]) -> int:
+    """Return how many members of a config to train together on a GPU, by trying.
+
+    As long as twice as many are faster by a twentieth, would fit into memory, and are wanted.
+    """
+    memory = torch.cuda.get_device_properties(device).total_memory
+    best, best_rate, size = FIRST_SIZE, 0.0, FIRST_SIZE
+    while size <= len(config.members):
+        try:
+            rate, peak = _tried(config, size, device)
+        except torch.cuda.OutOfMemoryError:
+            rate, peak = 0.0, memory
+        _free(device)
+        say(f"{size} models together: {rate:,.0f} model-steps/s, {peak / 2**30:.1f} GiB")
+        if rate < _GAIN * best_rate:
+            break
+        best, best_rate = size, rate
+        if 2 * peak > memory:
+            break
+        size *= 2
+    return best
+
+
+def _tried(config: TrainConfig, size: int, device: torch.device) -> tuple[float, int]:
+    """Return the model-steps a second of `size` members, and the bytes that they take."""
+    torch.compiler.reset()  # its limit of recompilations counts across populations
+    torch.cuda.reset_peak_memory_stats(device)
+    population = Population(
+        config.build_task(),
+        config.model,
+        [dataclasses.replace(config.members[0], seed=seed) for seed in range(size)],
+        total_steps=config.steps,
+        batch_size=config.batch_size,
+        device=device,
+        precision=config.precision,
+    )
+    population.prepare(config.evaluation.splits)
+    rate = size * calls_per_second(population.train, device, _SECONDS)
+    return rate, torch.cuda.max_memory_reserved(device)
+
+
+def _free(device: torch.device) -> None:
+    gc.collect()  # a population refers to itself, through its compiled methods
+    with torch.cuda.device(device):
+        torch.cuda.empty_cache()
