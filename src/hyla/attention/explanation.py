@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hyla.attention import linear
 from hyla.attention.dispatch import Path, choose_path, wants_kernel
 from hyla.attention.kernels import ELSEWHERE
 from hyla.attention.pairs import as_pairs
+from hyla.attention.paths import linear
 from hyla.attention.paths.chunking import queries_per_chunk
 from hyla.attention.precision import in_autocast_dtype
 from hyla.attention.spec import AttentionSpec, resolve_spec

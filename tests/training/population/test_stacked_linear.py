@@ -32,11 +32,11 @@ def test_parts_add_up_to_the_gradient(members: int, parts: int):
 
 def test_sums_are_cut_only_where_tiles_are_missing():
     sraven = {"tokens": 128 * 36, "rows": 64, "columns": 128}
-    assert parts_of_sum(12, **sraven) == 16
-    assert parts_of_sum(1, **sraven) == 32  # no part is shorter than 128 tokens
+    assert parts_of_sum(36, **sraven) == 4
+    assert parts_of_sum(12, **sraven) == parts_of_sum(1, **sraven) == 8  # of 576 tokens each
     assert parts_of_sum(12, tokens=4608, rows=1024, columns=1024) == 1
     assert parts_of_sum(12, tokens=4609, rows=64, columns=128) == 1  # divides into no equal parts
-    assert parts_of_sum(12, tokens=130, rows=64, columns=128) == 1
+    assert parts_of_sum(12, tokens=512, rows=64, columns=128) == 1
 
 
 @pytest.mark.usefixtures("tiny_sums")
