@@ -33,7 +33,7 @@ _COMMANDS = {
     "generate": "Continue a text with a trained language model.",
     "latents": "Read, decode and swap latent codes, of a run or a pretrained language model.",
     "explore": "Explore models in the browser: solve puzzles beside them, read and swap codes.",
-    "sraven": "SRAVEN: show an instance, export a dataset, audit it, score answers to its variants.",
+    "sraven": "SRAVEN: show and export instances, audit it, score answers to its variants.",
     "bench": "Measure speed on this machine, beside the authors' code.",
     "doctor": "Check this installation: versions, devices, kernels, and a self-check.",
 }
