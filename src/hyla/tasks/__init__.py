@@ -1,6 +1,7 @@
 """The paper's two compositional tasks, as stateless samplers on any device, and their registry."""
 
 from hyla.tasks.base import Batch, Manifest, Objective, Sampler, Task
+from hyla.tasks.datasets import TaskDataset, fuzzy_dataset, sraven_dataset
 from hyla.tasks.fuzzy_logic import FuzzyLogic, FuzzyLogicConfig
 from hyla.tasks.registry import register_task, task_class, task_names
 from hyla.tasks.sraven import Instances, Sraven, SravenConfig, SravenSampler
@@ -17,7 +18,10 @@ __all__ = [
     "SravenConfig",
     "SravenSampler",
     "Task",
+    "TaskDataset",
+    "fuzzy_dataset",
     "register_task",
+    "sraven_dataset",
     "task_class",
     "task_names",
 ]

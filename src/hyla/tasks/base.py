@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -108,6 +109,12 @@ class Sampler(ABC):
     @abstractmethod
     def __call__(self, index: int | Int64[Tensor, ""]) -> Batch:
         """Batch number `index`, with a leading axis P."""
+
+    def at(self, numbers: Int64[Tensor, "b"]) -> Batch:
+        """The split's instances of these numbers, in their order, with a leading axis P."""
+        other = copy.copy(self)
+        other.batch_size, other._offsets = len(numbers), numbers
+        return other(0)
 
     def _instance_numbers(self, index: int | Int64[Tensor, ""]) -> Int64[Tensor, "b"]:
         if isinstance(index, Tensor):

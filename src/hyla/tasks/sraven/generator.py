@@ -255,12 +255,7 @@ class SravenSampler(Sampler):
 
     def __call__(self, index: int | Int64[Tensor, ""]) -> Batch:
         """Batch number `index`, with a leading axis P."""
-        panels, rules, permutations = self.instances(index)
-        return Batch(
-            inputs=encode(panels, num_values=self._config.num_values),
-            targets=panels[..., -1, -1, :].clamp(min=0),  # of a blank, any value will do
-            labels=rules.gather(-1, permutations[..., -1, :]),
-        )
+        return as_batch(self.instances(index), num_values=self._config.num_values)
 
     def instances(self, index: int | Int64[Tensor, ""]) -> Instances:
         """The instances of batch number `index`, with a leading axis P."""
@@ -378,6 +373,16 @@ def _ambiguous_share(config: SravenConfig, permuted: bool) -> float:
 def _warn(message: str) -> None:
     """Warn, the first time, whoever asked a task for a sampler."""
     warnings.warn(message, stacklevel=5)
+
+
+def as_batch(instances: Instances, *, num_values: int) -> Batch:
+    """Instances as a model sees them, and what it has to predict."""
+    panels, rules, permutations = instances
+    return Batch(
+        inputs=encode(panels, num_values=num_values),
+        targets=panels[..., -1, -1, :].clamp(min=0),  # of a blank, any value will do
+        labels=rules.gather(-1, permutations[..., -1, :]),
+    )
 
 
 def encode(

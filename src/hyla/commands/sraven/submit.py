@@ -1,0 +1,112 @@
+"""`hyla sraven submit`: score a file of answers, and make an entry of the leaderboard of it."""
+
+import hashlib
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
+from hyla.commands.shared.output import console, table
+from hyla.results.leaderboard import Entry, Score, score, write_entry
+from hyla.results.leaderboard.entries import FOLDER
+from hyla.tasks.sraven.variants import variant_named
+
+
+def submit(
+    predictions: Path,
+    /,
+    *,
+    variant: str,
+    model: str,
+    seed: int | None = None,
+    trained_on: int | None = None,
+    seconds: float | None = None,
+    device: str = "",
+    link: str = "",
+    note: str = "",
+    entries: Path = FOLDER,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Score answers to a variant's evaluation instances, and write an entry of the leaderboard.
+
+    PREDICTIONS is a Parquet file with a row for each instance: `index`, its number, and
+    `prediction`, a list of the integers of the missing panel. `hyla sraven export OUT --variant
+    NAME` writes the instances.
+
+    Examples:
+
+    - `hyla sraven submit answers.parquet --variant paper --model "my model" --seed 0`
+    - `hyla sraven submit answers.parquet --variant paper --model "my model" --dry-run`
+
+    Parameters
+    ----------
+    predictions
+        The file of answers.
+    variant
+        Name of the variant (`hyla sraven variants`).
+    model
+        What the leaderboard calls it; the seeds of one model share its name.
+    seed
+        Seed of its training.
+    trained_on
+        Instances that its training saw.
+    seconds
+        How long its training took.
+    device
+        What it was trained on.
+    link
+        Address where it is described.
+    note
+        A few words beside its name.
+    entries
+        Folder of the leaderboard's entries.
+    dry_run
+        Score, and write nothing.
+    """
+    try:
+        from hyla.results.leaderboard.predictions import read_predictions
+    except ImportError as error:
+        raise UsageError(str(error)) from error
+    with usage_errors():
+        chosen = variant_named(variant)
+        answers = read_predictions(predictions, chosen)
+        entry = Entry(
+            variant=variant,
+            hash=chosen.published["hash"],
+            model=model,
+            score=score(chosen, answers),
+            seed=seed,
+            trained_on=trained_on,
+            seconds=seconds,
+            device=device,
+            link=link,
+            note=note,
+            predictions_sha256=hashlib.sha256(predictions.read_bytes()).hexdigest(),
+        )
+        _show(entry.model, variant, entry.score)
+        if dry_run:
+            return
+        with write_errors(entries):
+            path = write_entry(entry, entries)
+    console().print(f"Entry: {path}", soft_wrap=True, highlight=False)
+
+
+def _show(model: str, variant: str, reached: Score) -> None:
+    shown = table(
+        f"{model} on {variant}: per cent", "", "accuracy", "95 % interval", numeric=("accuracy",)
+    )
+    for name, part in (
+        ("all instances", reached.whole),
+        ("with one answer", reached.unambiguous),
+        ("ambiguous", reached.ambiguous),
+    ):
+        if part is not None and part.instances:
+            value, low, high = (100 * number for number in part.accuracy)
+            shown.add_row(name, f"{value:.2f}", f"{low:.2f} to {high:.2f} of {part.instances:,}")
+    if reached.share_of_ceiling is not None and reached.ceiling is not None:
+        best = f"ceiling {100 * reached.ceiling:.2f}"
+        shown.add_row("of the ceiling", f"{100 * reached.share_of_ceiling:.2f}", best)
+    for rule, share in reached.by_rule.items():
+        shown.add_row(f"integers by {rule}", f"{100 * share:.2f}", "")
+    console().print(shown)

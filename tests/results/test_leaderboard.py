@@ -1,0 +1,254 @@
+"""Files of answers, scored: perfect ones, random ones, and every kind of broken one."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+pa = pytest.importorskip("pyarrow")
+from pyarrow import parquet  # noqa: E402
+
+from hyla.cli import main  # noqa: E402
+from hyla.commands.shared.exits import USAGE  # noqa: E402
+from hyla.latents.confidence import wilson_interval  # noqa: E402
+from hyla.nn import Transformer  # noqa: E402
+from hyla.results.leaderboard import read_entries, score  # noqa: E402
+from hyla.results.leaderboard.answers import by_chance, by_model, by_solver  # noqa: E402
+from hyla.results.leaderboard.page import leaderboard_page  # noqa: E402
+from hyla.results.leaderboard.predictions import (  # noqa: E402
+    read_predictions,
+    write_predictions,
+)
+from hyla.tasks.sraven.variants import INSTANCES, variant_named  # noqa: E402
+from hyla.training import config_from_tree, load_preset, merge  # noqa: E402
+
+PAPER = variant_named("paper")
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def truth() -> torch.Tensor:
+    return PAPER.evaluation().panels[:, -1, -1]
+
+
+def submit(file: Path, tmp_path: Path, *arguments: str, variant: str = "paper") -> int:
+    out = ["--entries", str(tmp_path / "entries"), "--model", "My model!"]
+    return main(["sraven", "submit", str(file), "--variant", variant, *out, *arguments])
+
+
+def test_perfect_answers_are_all_right_and_make_an_entry(tmp_path, truth, capsys):
+    file = tmp_path / "answers.parquet"
+    write_predictions(file, truth)
+    arguments = ("--seed", "3", "--trained-on", "1000", "--seconds", "7.5", "--link", "there")
+    assert submit(file, tmp_path, *arguments) == 0
+    assert "100.00" in capsys.readouterr().out
+    path = tmp_path / "entries" / "paper" / "my-model-seed3.json"
+    shown = json.loads(path.read_text())
+    assert shown["score"]["accuracy"]["value"] == 1
+    assert shown["score"]["share_of_ceiling"] == pytest.approx(1 / PAPER.published["ceiling"], 1e-5)
+    [entry] = read_entries(tmp_path / "entries")
+    assert (entry.seed, entry.trained_on, entry.seconds, entry.link) == (3, 1000, 7.5, "there")
+    assert entry.score.whole.right == entry.score.whole.instances == INSTANCES
+    assert entry.score.unambiguous is not None
+    assert entry.score.ambiguous is not None
+    assert entry.score.unambiguous.instances + entry.score.ambiguous.instances == INSTANCES
+    share = entry.score.ambiguous.instances / INSTANCES
+    assert share == pytest.approx(PAPER.published["ambiguous"], abs=1e-6)
+    assert set(entry.score.by_rule.values()) == {1.0}
+
+
+def test_random_answers_are_seldom_right():
+    reached = score(PAPER, by_chance(PAPER))
+    assert reached.whole.accuracy.low < 8**-4 < reached.whole.accuracy.high
+    assert all(abs(share - 1 / 8) < 0.01 for share in reached.by_rule.values())
+
+
+def test_the_solver_is_right_wherever_there_is_one_answer():
+    reached = score(PAPER, by_solver(PAPER))
+    assert reached.unambiguous is not None
+    assert reached.unambiguous.right == reached.unambiguous.instances
+    assert reached.share_of_ceiling is not None
+    assert 0.9 < reached.share_of_ceiling < 1.01
+
+
+def test_scores_count_what_is_wrong(truth):
+    answers = truth.clone()
+    answers[:100, 2] = (answers[:100, 2] + 1) % 8
+    reached = score(PAPER, answers)
+    assert reached.whole.right == INSTANCES - 100
+    assert reached.whole.accuracy == wilson_interval(INSTANCES - 100, INSTANCES)
+    assert reached.unambiguous is not None
+    assert reached.ambiguous is not None
+    assert reached.unambiguous.right + reached.ambiguous.right == INSTANCES - 100
+    wrong = torch.zeros(8)
+    instances = PAPER.evaluation()
+    for rules, order in zip(instances.rules[:100], instances.permutations[:100, -1], strict=True):
+        wrong[rules[order[2]]] += 1
+    counts = torch.bincount(instances.rules.flatten(), minlength=8)
+    for rule, missed, count in zip(PAPER.config.rules, wrong, counts, strict=True):
+        assert reached.by_rule[rule] == pytest.approx(1 - float(missed / count), abs=1e-5)
+
+
+def test_distractors_do_not_count():
+    variant = variant_named("distractors")
+    instances = variant.evaluation()
+    answers = instances.panels[:, -1, -1].clone()
+    rules = instances.rules.gather(-1, instances.permutations[:, -1])
+    free = rules == variant.config.distractor_label
+    answers[free] = (answers[free] + 1) % 8
+    reached = score(variant, answers)
+    assert reached.whole.right == INSTANCES
+    assert reached.ceiling is reached.share_of_ceiling is reached.ambiguous is None
+
+
+def test_the_order_of_rows_and_further_columns_do_not_matter(tmp_path, truth):
+    file = tmp_path / "answers.parquet"
+    order = torch.randperm(INSTANCES, generator=torch.Generator().manual_seed(0))
+    table = pa.table(
+        {
+            "comment": ["x"] * INSTANCES,
+            "prediction": pa.array(truth[order].tolist(), pa.list_(pa.int64())),
+            "index": order.tolist(),
+        }
+    )
+    parquet.write_table(table, file)
+    assert torch.equal(read_predictions(file, PAPER), truth)
+
+
+def broken(truth: torch.Tensor, **changes) -> pa.Table:
+    """A table of right answers, with other rows in the place of some."""
+    index, rows = list(range(INSTANCES)), truth.tolist()
+    for row, value in changes.get("rows", {}).items():
+        rows[row] = value
+    for row, value in changes.get("index", {}).items():
+        index[row] = value
+    for row in changes.get("without", ()):
+        del index[row], rows[row]
+    return pa.table({"index": index, "prediction": rows})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": {7: [1, 2, 3]}}, "row 7: a panel of variant paper has 4 integers, got 3"),
+        ({"rows": {8: [1, 2, 3, 8]}}, "row 8: 8 lies outside [0, 8)"),
+        ({"rows": {9: [1, -1, 3, 0]}}, "row 9: -1 lies outside [0, 8)"),
+        ({"rows": {10: None}}, "row 10: prediction is null"),
+        ({"rows": {11: [1, None, 2, 3]}}, "row 11: prediction holds a null"),
+        ({"index": {12: 51200}}, "row 12: index 51200 lies outside [0, 51200)"),
+        ({"index": {13: -1}}, "row 13: index -1 lies outside"),
+        ({"index": {14: 3}}, "row 14: index 3 was answered before, in row 3"),
+        ({"index": {15: None}}, "row 15: index is null"),
+        ({"without": (20, 20)}, "no row answers instance 20 (2 of the 51,200"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(value),
+)
+def test_a_broken_row_is_named(tmp_path, truth, changes, message, capsys):
+    file = tmp_path / "answers.parquet"
+    parquet.write_table(broken(truth, **changes), file)
+    assert submit(file, tmp_path) == USAGE
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "entries").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"index": [0], "answer": [[1]]}, "needs the columns index and prediction, each once"),
+        ({"index": [0.5], "prediction": [[1]]}, "index must hold integers, got double"),
+        ({"index": [0], "prediction": [1]}, "prediction must hold lists of integers, got int64"),
+        ({"index": [0], "prediction": [["1"]]}, "lists of integers, got list<"),
+    ],
+)
+def test_wrong_columns_are_told(tmp_path, columns, message, capsys):
+    file = tmp_path / "answers.parquet"
+    parquet.write_table(pa.table(columns), file)
+    assert submit(file, tmp_path) == USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_what_is_no_parquet_is_told(tmp_path, capsys):
+    file = tmp_path / "answers.parquet"
+    assert submit(file, tmp_path) == USAGE
+    assert "there is no file" in capsys.readouterr().err
+    file.write_text("index,prediction")
+    assert submit(file, tmp_path) == USAGE
+    assert "is not a Parquet file" in capsys.readouterr().err
+
+
+def trained(**task) -> tuple[Transformer, object]:
+    small = {"embed_dim": 8, "mlp_dim": 8, "qk_dim": 4, "v_dim": 4, "num_heads": 2, "num_layers": 1}
+    config = config_from_tree(merge(load_preset("sraven", "paper"), {"task": task, "model": small}))
+    return Transformer(config.model), config
+
+
+def test_a_model_answers_as_it_would_in_evaluation():
+    model, config = trained()
+    answers = by_model(PAPER, model, config, seed=0)
+    batch = PAPER.task.batch("ood", seed=0, index=3, batch_size=64)
+    assert torch.equal(answers[192:256], model(batch.inputs)[:, -4:].argmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("task", "seed", "message"),
+    [
+        ({}, 1, r"trained on \d+ of the 82 combinations that variant paper holds out.* seed 1"),
+        ({"num_values": 9}, 0, "trained with num_values 9, and variant paper has 8"),
+        ({"unambiguous": True}, 0, "trained with unambiguous True"),
+    ],
+)
+def test_a_model_that_met_what_is_held_out_is_refused(task, seed, message):
+    model, config = trained(**task)
+    with pytest.raises(ValueError, match=message):
+        by_model(PAPER, model, config, seed=seed)
+
+
+def test_predict_writes_what_submit_reads(tmp_path, capsys):
+    file = tmp_path / "answers.parquet"
+    asked = ["sraven", "predict", "chance", "--variant", "longer", "--out", str(file)]
+    assert main(asked) == 0
+    assert "51,200 answers" in capsys.readouterr().out
+    assert submit(file, tmp_path, "--dry-run", variant="longer") == 0
+    assert not (tmp_path / "entries").exists()
+
+
+def test_seeds_of_a_model_are_one_line_of_the_page(tmp_path, truth, capsys):
+    file = tmp_path / "answers.parquet"
+    for seed, wrong in enumerate((5120, 10240)):
+        answers = truth.clone()
+        answers[:wrong, 0] = (answers[:wrong, 0] + 1) % 8
+        write_predictions(file, answers)
+        assert submit(file, tmp_path, "--seed", str(seed), "--note", "of a test") == 0
+    page = leaderboard_page(tmp_path / "entries")
+    assert "| My model!; of a test | 85.00 (80.00 to 90.00) | 90.2 |" in page
+    assert "| 0, 1 |" in page
+    assert "## longer" not in page
+
+
+def test_an_entry_of_another_variant_is_found(tmp_path, truth):
+    file = tmp_path / "answers.parquet"
+    write_predictions(file, truth)
+    assert submit(file, tmp_path) == 0
+    path = tmp_path / "entries" / "paper" / "my-model.json"
+    path.write_text(path.read_text().replace(PAPER.published["hash"], "0" * 64))
+    with pytest.raises(ValueError, match="was scored on another variant than paper is now"):
+        read_entries(tmp_path / "entries")
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="is no entry of the leaderboard"):
+        read_entries(tmp_path / "entries")
+
+
+def test_the_page_of_the_documentation_is_that_of_the_entries():
+    page = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
+    folder = ROOT / "results" / "sraven" / "leaderboard"
+    assert page == leaderboard_page(folder), "run `hyla sraven leaderboard`"
+    assert {entry.model for entry in read_entries(folder)} >= {"Chance", "Exact solver"}
+
+
+def test_entries_are_what_their_answers_reach():
+    entries = read_entries(ROOT / "results" / "sraven" / "leaderboard")
+    [chance] = [e for e in entries if (e.variant, e.model) == ("paper", "Chance")]
+    again = score(PAPER, by_chance(PAPER))
+    assert dataclasses.asdict(chance.score) == dataclasses.asdict(again)
