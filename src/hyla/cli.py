@@ -31,6 +31,7 @@ _COMMANDS = {
     "sweep": "Train every combination of a grid of settings, and choose the best fairly.",
     "reproduce": "Reproduce figures and tables of the paper, and set them beside its numbers.",
     "report": "Build the figures and the report again from what was measured.",
+    "models": "Pack the trained models of Table A1 into a folder to take along.",
     "demo": "Show the paper's effect in minutes: HYLA against softmax and linear attention.",
     "data": "Prepare text for language models: tokenizer, token shards, manifest.",
     "generate": "Continue a text with a trained language model.",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hyla.lab.estimate import SPEEDS, in_words, seconds_for
 from hyla.lab.methods import Effort, methods_of
 from hyla.lab.paper import TABLE_A1
-from hyla.lab.plan.estimate import SPEEDS, in_words, seconds_for
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.registry import NAMES, PAPER, load, load_all
 from hyla.results.conditions import Conditions

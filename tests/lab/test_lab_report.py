@@ -11,7 +11,8 @@ from stored_models import PAPER, write_models
 from hyla.lab.claims import BY_CONSTRUCTION
 from hyla.lab.grids import METHODS
 from hyla.lab.methods import Method
-from hyla.lab.registry import NAMES
+from hyla.lab.registry import NAMES, load
+from hyla.lab.report.costs import Costs
 from hyla.lab.report.pages import write_all
 from hyla.lab.report.sections import Section, build, missing
 from hyla.lab.verdicts import NO_VERDICT, NOT, PARTLY, REPRODUCED, TOO_FEW
@@ -187,13 +188,57 @@ def pages(store: Path) -> tuple[str, str]:
 def test_the_pages_explain_themselves_in_the_same_words(tmp_path: Path):
     write_models(tmp_path, "tableA1", on_sraven(plain))
     markdown, page = pages(tmp_path)
-    introduction = markdown[: markdown.index("## ")].splitlines()
+    _, _, explained = markdown.partition("## How to read what follows\n")
+    introduction = explained[: explained.index("## ")].splitlines()
     assert "[docs/lab.md](../../docs/lab.md)" in introduction[-2]
     for line in introduction:
         assert re.sub(r"^[-#] |\*\*|`|\[|\]\(.*\)", "", line) in page
     for term in ("OOD", "Seen", "effect", "reproduced", "partly", "undecided", "too few seeds"):
         assert f"**{term}**" in "".join(introduction)
     assert "`" not in page
+
+
+def test_the_first_page_has_ten_claims_beside_the_papers(tmp_path: Path):
+    write_models(tmp_path, "tableA1", on_sraven(plain))
+    markdown, page = pages(tmp_path)
+    first = markdown[markdown.index("## Ten claims") : markdown.index("## What is most certain")]
+    rows = [line.split(" | ") for line in first.splitlines() if "![" in line]
+    assert len(rows) == 10
+    [better] = [row for row in rows if row[0] == f"| {BETTER.replace(': OOD accuracy', '')[:-1]}"]
+    assert better[1:4] == ["**reproduced**", "+10.0 points", "+12.6 points (Table A1)"]
+    others = [row for row in rows if row is not better]
+    assert {row[1] for row in others} == {"**not measured**"}
+    assert "about 71 GPU minutes" in next(row[-1] for row in rows if "one head" in row[0])
+    assert "SRAVEN: HYLA needs all its parts" in page
+    # Its pictures are beside it: dot, interval and ring, or the paper's ring alone.
+    drawn = [(tmp_path / "claims" / f"{i}.svg").read_text() for i in range(1, 11)]
+    assert [picture.count("<circle") for picture in drawn[:4]] == [1, 2, 0, 1]
+    assert "stroke-width='3'" in drawn[1]
+
+
+def test_contents_lead_somewhere(tmp_path: Path):
+    write_models(tmp_path, "tableA1", on_sraven(plain))
+    write_models(tmp_path, "fig5c", on_sraven(lambda method: True), conditions=SHORT)
+    write_all(tmp_path, lambda line: None)
+    page = (tmp_path / "report.html").read_text()
+    links = re.findall(r"href='#([^']+)'", page)
+    assert len(links) > 3
+    assert all(f"id='{link}'" in page for link in links)
+
+
+def test_costs_are_of_what_is_missing(tmp_path: Path):
+    experiment, tf32 = load("fig5c"), Conditions(scale="paper", precision="tf32")
+    whole = Costs(tmp_path).minutes(experiment)
+    many = on_sraven(lambda method: method.config.model.num_heads > 1)
+    write_models(tmp_path, "fig5c", many, conditions=tf32)
+    half = Costs(tmp_path).minutes(experiment)
+    write_models(tmp_path, "fig5c", on_sraven(lambda method: True), conditions=tf32, seeds=2)
+    little = Costs(tmp_path).minutes(experiment)
+    write_models(tmp_path, "fig5c", on_sraven(lambda method: True), conditions=tf32)
+    assert whole is not None
+    assert whole > half > little > 0
+    assert Costs(tmp_path).minutes(experiment) == 0
+    assert Costs(tmp_path).minutes(load("fig6")) is None
 
 
 def test_what_was_not_measured_is_named(tmp_path: Path):

@@ -13,8 +13,8 @@ from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.shared.lab_screen import LabScreen
 from hyla.commands.shared.options import check_at_least_one, check_folders, check_writable
 from hyla.commands.shared.output import table
+from hyla.lab.estimate import in_words
 from hyla.lab.experiment import Experiment
-from hyla.lab.plan.estimate import in_words
 from hyla.lab.plan.reproduction import Cost, Extent, LabLaunch, Reproduction
 from hyla.lab.plan.shares import Share
 from hyla.lab.plan.slurm import SlurmOptions

@@ -2,7 +2,7 @@
 
 import html
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,13 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2em auto
        color: #222; }
 h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 2em }
 .note { color: #666; font-size: 13px } .scroll { overflow-x: auto }
+nav ul { columns: 22em; font-size: 13px }
+:root { color-scheme: light dark }
+@media (prefers-color-scheme: dark) {
+  body { background: #16181d; color: #ddd } .note { color: #aaa } a { color: #8ab4f8 }
+  /* Figures are drawn on white: darkened with their hues kept. */
+  .plotly-graph-div, img { filter: invert(.9) hue-rotate(180deg) }
+}
 """
 
 
@@ -71,12 +78,22 @@ def figure_html(figure: Figure) -> str:
 def write_page(path: Path, title: str, parts: Iterable[tuple[str, Figure]]) -> None:
     """Write headings and figures as one file that needs nothing else, not even a network."""
     body: list[str] = []
-    for heading, figure in parts:
+    headings: dict[str, str] = {}
+    for i, (heading, figure) in enumerate(parts, start=1):
+        headings[f"part-{i}"] = heading
         note = f"<p class='note'>{html.escape(figure.note)}</p>" if figure.note else ""
-        body += [f"<h2>{html.escape(heading)}</h2>", note]
+        body += [f"<h2 id='part-{i}'>{html.escape(heading)}</h2>", note]
         body.append(f"<div class='scroll'>{figure_html(figure)}</div>")
+    if len(headings) > 1:
+        body.insert(0, contents_html(headings))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page_html(title, body), encoding="utf-8")
+
+
+def contents_html(headings: Mapping[str, str]) -> str:
+    """Return a list of links to the parts of a page: what each is called, by its id."""
+    items = (f"<li><a href='#{id}'>{html.escape(name)}</a></li>" for id, name in headings.items())
+    return f"<nav><b>Contents</b><ul>{''.join(items)}</ul></nav>"
 
 
 def page_html(title: str, body: Iterable[str], *, style: str = "", interactive: bool = True) -> str:

@@ -35,6 +35,8 @@ class Verdict:
     """One of `STATUSES` or `UNJUDGED`, or `NO_VERDICT`."""
     number: str
     """What says so, in a line: numbers, effect, interval, n and rule."""
+    interval: tuple[float, float] | None = None
+    """Of the effect; None where it is not judged."""
 
     def __post_init__(self):
         known = (*STATUSES, *UNJUDGED, NO_VERDICT)
@@ -71,10 +73,12 @@ def _level(probabilities: Sequence[float]) -> float:
 
 def _verdict(claim: Claim, level: float) -> Verdict:
     status = _reason(claim) or _status(claim, level)
-    parts = [claim.numbers]
+    parts, interval = [claim.numbers], None
+    if status in STATUSES and not math.isnan(claim.weakest.value):
+        interval = claim.weakest.interval(level)
     if not claim.untested:
-        parts += _line(claim, claim.weakest, level, interval=status in STATUSES)
-    return Verdict(claim=claim.text, status=status, number="; ".join(parts))
+        parts += _line(claim, claim.weakest, level, interval)
+    return Verdict(claim=claim.text, status=status, number="; ".join(parts), interval=interval)
 
 
 def _status(claim: Claim, level: float) -> str:
@@ -88,13 +92,15 @@ def _status(claim: Claim, level: float) -> str:
     return REPRODUCED if claim.as_large else PARTLY
 
 
-def _line(claim: Claim, effect: Effect, level: float, *, interval: bool) -> list[str]:
+def _line(
+    claim: Claim, effect: Effect, level: float, interval: tuple[float, float] | None
+) -> list[str]:
     unit = claim.unit
     if math.isnan(effect.value):
         return [_count(effect)]
     size = f"effect {unit.text(effect.value, sign=True)}{unit.name}"
-    if interval:
-        low, high = (unit.text(end, sign=True) for end in effect.interval(level))
+    if interval is not None:
+        low, high = (unit.text(end, sign=True) for end in interval)
         size += f", {1 - level:.1%} in [{low}, {high}]"
     return [size, _count(effect), f"rule: {claim.size.text(unit)}"]
 

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from hyla._environment import environment, git_commit
+from hyla.lab.estimate import seconds_for
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import NotAvailableError
 from hyla.lab.methods import Effort, Method, check_only, methods_of, titled, together
-from hyla.lab.plan.estimate import seconds_for
 from hyla.lab.plan.measure import collect_ceilings, measure
 from hyla.lab.plan.pipeline import Job, Launch, Outcome, Watch
 from hyla.lab.plan.shares import Share

@@ -7,21 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyla._errors import install_command
-from hyla.figures.draw_plotly import figure_html, page_html
+from hyla.figures.draw_plotly import contents_html, figure_html, page_html
 from hyla.figures.drawing import Table
-from hyla.lab.claims import BY_CONSTRUCTION, CANNOT_BE_TOLD
+from hyla.lab.experiment import Experiment
+from hyla.lab.report.costs import Costs, in_minutes
+from hyla.lab.report.first_page import COLOURS, GREY, findings, headlines
 from hyla.lab.report.sections import Section, beyond_the_paper, build, counts, missing
-from hyla.lab.verdicts import (
-    NO_VERDICT,
-    NOT,
-    PARTLY,
-    REPRODUCED,
-    STATUSES,
-    TOO_FEW,
-    UNDECIDED,
-    UNJUDGED,
-    Verdict,
-)
+from hyla.lab.verdicts import STATUSES, UNJUDGED, Verdict
 
 _TITLE = "Attention as a Hypernetwork: ours beside the paper's"
 _INTRODUCTION = (
@@ -53,17 +45,22 @@ _SMOKE = (
 )
 _DIRTY = "From a tree with uncommitted changes:"
 _MISSING = "Not measured at paper scale and length"
-_COLOURS = {
-    **dict.fromkeys((UNDECIDED, TOO_FEW, CANNOT_BE_TOLD, BY_CONSTRUCTION, NO_VERDICT), "#777"),
-    **{REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e"},
-}
+_TEN = "Ten claims that matter"
+_CERTAIN = "What is most certain"
+_TERMS_TITLE = "How to read what follows"
+_FIRST_PAGE = ("claim", "verdict", "ours", "the paper's", "", "where, or what it would take")
+_PICTURES = (
+    "Dot: our effect, with its interval (cut off at thrice the effect); ring: the paper's; dashed: "
+    "0. GPU minutes are those of one H200 for the models that are missing of the claim's figure, "
+    "three seeds in tf32 at the preset's setting, one population after the other."
+)
 _STYLE = """
-h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid #ddd } h3 { margin-top: 2em }
+h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid #8884 } h3 { margin-top: 2em }
 table { border-collapse: collapse; font-size: 13px; margin: .8em 0 }
-th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid #eee;
+th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid #8883;
          vertical-align: top }
 .status { color: #fff; border-radius: 3px; padding: 0 .5em; white-space: nowrap }
-img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer; color: #555 }
+img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer }
 """
 
 
@@ -79,12 +76,13 @@ def write_all(
     """
     sections = build(store, progress)
     figures = _write_figures(sections, store, say, progress)
+    costs = Costs(store)
     page = store / "report.md"
-    page.write_text(_markdown(sections, figures), encoding="utf-8")
+    page.write_text(_markdown(sections, figures, costs, store), encoding="utf-8")
     say(f"Report: {page}")
     page = store / "report.html"
     progress("writing the page")
-    page.write_text(_html(sections, figures, store, say), encoding="utf-8")
+    page.write_text(_html(sections, figures, store, costs, say), encoding="utf-8")
     say(f"Page: {page}")
     return sections
 
@@ -117,8 +115,11 @@ def _write_figures(
 # --- Markdown --------------------------------------------------------------------------------
 
 
-def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
-    lines = [f"# {_TITLE}", "", _INTRODUCTION, "", *_markdown_list(_TERMS), ""]
+def _markdown(
+    sections: Sequence[Section], figures: dict[Path, Path], costs: Costs, store: Path
+) -> str:
+    lines = [f"# {_TITLE}", "", _INTRODUCTION, ""]
+    lines += [*_markdown_first_page(sections, costs, store), *_markdown_list(_TERMS), ""]
     for heading, own in _by_heading(sections).items():
         lines += [f"## {_inert(heading)}", "", _count_line(own), ""]
         judged = [(s, v) for s in own for v in s.verdicts]
@@ -138,9 +139,28 @@ def _markdown(sections: Sequence[Section], figures: dict[Path, Path]) -> str:
                     lines += [*_markdown_table(table), ""]
             mark = f"**{_DIRTY}** " if section.dirty else ""
             lines += [f"{mark}_{_inert(section.origin)}_", ""]
-    if left_out := _missing_lines(sections):
+    if left_out := _missing_lines(sections, costs):
         lines += [f"## {_MISSING}", "", *_markdown_list(left_out), ""]
     return "\n".join(lines)
+
+
+def _markdown_first_page(sections: Sequence[Section], costs: Costs, store: Path) -> list[str]:
+    """Return the ten claims as a table; its pictures are files beside the page."""
+    if not _judging(sections):
+        return []
+    folder = store / "claims"
+    folder.mkdir(exist_ok=True)
+    rows = []
+    for number, line in enumerate(headlines(sections, costs), start=1):
+        picture = folder / f"{number}.svg"
+        picture.write_text(line.picture + "\n", encoding="utf-8")
+        shown = f"![{line.status}]({picture.relative_to(store).as_posix()})"
+        texts = [line.headline.words, f"**{line.status}**", line.ours, line.headline.printed]
+        rows.append(f"| {' | '.join(map(_inert, texts))} | {shown} | {_inert(line.where)} |")
+    head = [f"| {' | '.join(_FIRST_PAGE)} |", "|" + " --- |" * len(_FIRST_PAGE)]
+    found = [f"**{v.status}**: {_inert(v.claim)} {_inert(v.number)}" for v in findings(sections)]
+    certain = [f"## {_CERTAIN}", "", *_markdown_list(found), ""] if found else []
+    return [f"## {_TEN}", "", *head, *rows, "", _PICTURES, "", *certain, f"## {_TERMS_TITLE}", ""]
 
 
 def _inert(text: str) -> str:
@@ -169,7 +189,11 @@ def _markdown_table(table: Table) -> list[str]:
 
 
 def _html(
-    sections: Sequence[Section], figures: dict[Path, Path], store: Path, say: Callable[[str], None]
+    sections: Sequence[Section],
+    figures: dict[Path, Path],
+    store: Path,
+    costs: Costs,
+    say: Callable[[str], None],
 ) -> str:
     try:
         import plotly  # noqa: F401
@@ -178,16 +202,47 @@ def _html(
         interactive = False
     else:
         interactive = True
-    parts = [f"<p>{_html_text(_INTRODUCTION)}</p>", _html_list(_TERMS)]
-    for heading, own in _by_heading(sections).items():
-        parts.append(f"<h2>{html.escape(heading)}</h2>")
+    by_heading = _by_heading(sections)
+    parts = [
+        f"<p>{_html_text(_INTRODUCTION)}</p>",
+        *_html_first_page(sections, costs),
+        contents_html({_heading_id(heading): heading for heading in by_heading}),
+        _html_list(_TERMS),
+    ]
+    for heading, own in by_heading.items():
+        parts.append(f"<h2 id='{_heading_id(heading)}'>{html.escape(heading)}</h2>")
         names = " · ".join(f"<a href='#{_anchor(s)}'>{s.experiment.name}</a>" for s in own)
         parts += [f"<p>{_count_line(own)}</p>", f"<nav>{names}</nav>"]
         for section in own:
             parts += _html_section(section, figures, store, interactive)
-    if left_out := _missing_lines(sections):
+    if left_out := _missing_lines(sections, costs):
         parts += [f"<h2>{_MISSING}</h2>", _html_list(left_out)]
     return page_html(_TITLE, parts, style=_STYLE, interactive=interactive)
+
+
+def _html_first_page(sections: Sequence[Section], costs: Costs) -> list[str]:
+    if not _judging(sections):
+        return []
+    rows = "".join(
+        f"<tr><td>{html.escape(line.headline.words)}</td><td>{_badge(line.status)}</td>"
+        f"<td>{html.escape(line.ours)}</td><td>{html.escape(line.headline.printed)}</td>"
+        f"<td>{line.picture}</td><td class='note'>{html.escape(line.where)}</td></tr>"
+        for line in headlines(sections, costs)
+    )
+    head = "".join(f"<th>{name}</th>" for name in _FIRST_PAGE)
+    found = findings(sections)
+    certain = [f"<h2>{_CERTAIN}</h2>", _html_verdicts(found)] if found else []
+    table = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
+    return [f"<h2>{_TEN}</h2>", table, f"<p class='note'>{_PICTURES}</p>", *certain]
+
+
+def _badge(status: str) -> str:
+    colour = COLOURS.get(status, GREY)
+    return f"<span class='status' style='background:{colour}'>{status}</span>"
+
+
+def _heading_id(heading: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", heading.lower())
 
 
 def _html_text(text: str) -> str:
@@ -237,8 +292,7 @@ def _anchor(section: Section) -> str:
 
 def _html_verdicts(verdicts: Sequence[Verdict]) -> str:
     rows = "".join(
-        f"<tr><td><span class='status' style='background:{_COLOURS[v.status]}'>{v.status}</span>"
-        f"</td><td>{html.escape(v.claim)}</td><td>{html.escape(v.number)}</td></tr>"
+        f"<tr><td>{_badge(v.status)}</td><td>{html.escape(v.claim)}</td><td>{html.escape(v.number)}</td></tr>"
         for v in verdicts
     )
     return f"<table><tr><th></th><th>claim</th><th>measured</th></tr>{rows}</table>"
@@ -283,8 +337,16 @@ def _counted(what: str, sections: Sequence[Section]) -> str:
     return f"{text}; not judged: {others}." if others else f"{text}."
 
 
-def _missing_lines(sections: Sequence[Section]) -> list[str]:
+def _judging(sections: Sequence[Section]) -> bool:
+    """Whether anything is there but what was trained for seconds."""
+    return any(section.conditions.scale != "smoke" for section in sections)
+
+
+def _missing_lines(sections: Sequence[Section], costs: Costs) -> list[str]:
+    def text(experiment: Experiment) -> str:
+        return f"`{experiment.name}` ({experiment.title}): {in_minutes(costs.minutes(experiment))}"
+
     return [
-        f"{state}: " + "; ".join(f"`{e.name}` ({e.title})" for e in experiments)
+        f"{state}: " + "; ".join(map(text, experiments))
         for state, experiments in missing(sections).items()
     ]

@@ -277,15 +277,15 @@ def missing(sections: Sequence[Section]) -> dict[str, list[Experiment]]:
     found: dict[str, list[Experiment]] = {}
     for name in NAMES:
         own = [section for section in sections if section.experiment.name == name]
-        best = max(own, key=lambda section: _likeness(section.conditions), default=None)
+        best = max(own, key=lambda section: likeness(section.conditions), default=None)
         if best is None:
             found.setdefault("Not measured yet, or too little to show", []).append(load(name))
-        elif _likeness(best.conditions) < _likeness(Conditions(scale=SCALES[-1])):
+        elif likeness(best.conditions) < likeness(Conditions(scale=SCALES[-1])):
             found.setdefault(f"Measured only at {best.heading}", []).append(load(name))
     return found
 
 
-def _likeness(conditions: Conditions) -> tuple[int, int]:
+def likeness(conditions: Conditions) -> tuple[int, int]:
     """Return what rises with how close conditions are to the paper's."""
     return SCALES.index(conditions.scale), -conditions.shorten
 

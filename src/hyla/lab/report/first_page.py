@@ -1,0 +1,207 @@
+"""The report's first page: ten claims that matter, ours beside the paper's, and what is certain."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hyla.lab.claims import Claim
+from hyla.lab.paper import TABLE_A1, TABLE_A2
+from hyla.lab.registry import load
+from hyla.lab.report.costs import Costs, in_minutes
+from hyla.lab.report.sections import Section, likeness
+from hyla.lab.verdicts import NOT, PARTLY, REPRODUCED, STATUSES, TOO_FEW, UNDECIDED, Verdict
+
+UNMEASURED = "not measured"
+COLOURS = {REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e"}
+GREY = "#777777"
+_FINDINGS = 5
+_WIDTH, _HEIGHT = 240, 34
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """One of the ten claims."""
+
+    words: str
+    experiment: str
+    claim: str
+    """How the claim begins or ends that decides it."""
+    printed: str
+    """What the paper says, in a few words."""
+    effect: float | None = None
+    """The paper's own effect, where it prints the numbers."""
+
+
+def _lead(task: str, *others: str) -> float:
+    printed = {row: scores[task].mean for row, scores in TABLE_A1.items()}
+    return printed["hyla", "gelu"] - max(printed[other, "gelu"] for other in others)
+
+
+def _table_a1(words: str, task: str, title: str, claim: str, *others: str) -> Headline:
+    lead = _lead(task, *others)
+    return Headline(
+        words=words,
+        experiment="tableA1",
+        claim=f"{title}: {claim}",
+        printed=f"{100 * lead:+.1f} points (Table A1)",
+        effect=lead,
+    )
+
+
+_BETTER = "HYLA generalises better than softmax and linear attention."
+_ABLATIONS = [n for n, f in TABLE_A1 if f == "gelu" and n not in ("hyla", "hyla_deep")]
+HEADLINES = (
+    _table_a1(
+        "Fuzzy logic: HYLA generalises better than softmax and linear attention",
+        *("fuzzy", "Fuzzy logic: OOD R²", _BETTER, "softmax", "linear"),
+    ),
+    _table_a1(
+        "SRAVEN: HYLA generalises better than softmax and linear attention",
+        *("sraven", "SRAVEN: OOD accuracy", _BETTER, "softmax", "linear"),
+    ),
+    Headline(
+        words="Fuzzy logic: the more is held out, the further HYLA is ahead",
+        experiment="fig2c",
+        claim="As more is held out",
+        printed="yes (Figure 2C)",
+    ),
+    _table_a1(
+        "SRAVEN: HYLA needs all its parts",
+        *("sraven", "SRAVEN: OOD accuracy", "the full HYLA model generally performs best"),
+        *_ABLATIONS,
+    ),
+    Headline(
+        words="SRAVEN: with data and size all models solve 80 % of unseen tasks",
+        experiment="fig4a",
+        claim="Given sufficient data",
+        printed="yes (Figure 4)",
+    ),
+    Headline(
+        words="SRAVEN: one head alone hampers softmax attention",
+        experiment="fig5c",
+        claim="(softmax).",
+        printed="yes (Figure 5C)",
+    ),
+    Headline(
+        words="SRAVEN: HYLA's late codes predict the rule",
+        experiment="fig5f",
+        claim="(hyla).",
+        printed="yes (Figure 5F)",
+    ),
+    Headline(
+        words="SRAVEN: given another rule's code, HYLA follows that rule",
+        experiment="codeswap",
+        claim="code (donor) the network follows that rule (hyla).",
+        printed="not asked",
+    ),
+    Headline(
+        words="Text: HYLA comes close to softmax attention",
+        experiment="fig6",
+        claim="Language modelling: HYLA performs closely",
+        printed="yes (Figure 6)",
+    ),
+    Headline(
+        words="SRAVEN: instances with several answers are negligible",
+        experiment="tableA2",
+        claim="In the setting used",
+        printed=f"{TABLE_A2[8].mean:.1%} (Table A2)",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A headline with what was found."""
+
+    headline: Headline
+    status: str
+    ours: str
+    where: str
+    """Conditions, or what it would cost."""
+    picture: str
+    """A small SVG: effect, interval, the paper's."""
+
+
+def headlines(sections: Sequence[Section], costs: Costs) -> list[Line]:
+    """Return the ten claims, each as it was measured under conditions most like the paper's."""
+    ranked = sorted(sections, key=lambda section: likeness(section.conditions), reverse=True)
+    return [_line(headline, ranked, costs) for headline in HEADLINES]
+
+
+def _line(headline: Headline, sections: Sequence[Section], costs: Costs) -> Line:
+    found = [
+        (section, claim, verdict)
+        for section in sections
+        if section.experiment.name == headline.experiment
+        for claim, verdict in zip(section.claims, section.verdicts, strict=True)
+        if headline.claim in claim.text
+    ]
+    # What is judged before what is not: a tf32 run of three seeds before one of float32.
+    judged = [each for each in found if each[2].status in STATUSES] or found
+    cost = in_minutes(costs.minutes(load(headline.experiment)))
+    if not judged:
+        return Line(
+            headline=headline, status=UNMEASURED, ours="", where=cost, picture=_picture(headline)
+        )
+    section, claim, verdict = judged[0]
+    less = verdict.status == TOO_FEW or section.conditions.shorten > 1
+    where = section.heading + (f"; in full {cost}" if less else "")
+    return Line(
+        headline=headline,
+        status=verdict.status,
+        ours=claim.numbers if headline.effect is None else _effect(claim),
+        where=where,
+        picture=_picture(headline, claim, verdict),
+    )
+
+
+def _effect(claim: Claim) -> str:
+    value = claim.weakest.value
+    return claim.numbers if math.isnan(value) else f"{claim.unit.text(value, sign=True)} points"
+
+
+def findings(sections: Sequence[Section]) -> list[Verdict]:
+    """Return the most certain verdicts, one of an experiment, clearest first."""
+    certain = [
+        (claim.weakest.probability, section, verdict)
+        for section in sections
+        for claim, verdict in zip(section.claims, section.verdicts, strict=True)
+        if verdict.status in STATUSES and verdict.status != UNDECIDED and claim.effects
+    ]
+    found: dict[str, Verdict] = {}
+    for _, section, verdict in sorted(certain, key=lambda each: each[0]):
+        found.setdefault(section.experiment.name, verdict)
+    return list(found.values())[:_FINDINGS]
+
+
+# --- pictures --------------------------------------------------------------------------------
+
+
+def _picture(headline: Headline, claim: Claim | None = None, verdict: Verdict | None = None) -> str:
+    """Draw 0, our effect with its interval, and the paper's as a ring, on one scale."""
+    marks: list[str] = []
+    ours = claim.weakest.value if claim is not None and claim.effects else math.nan
+    ends = verdict.interval if verdict is not None else None
+    values = [v for v in (ours, headline.effect) if v is not None and not math.isnan(v)]
+    # An interval may be wider than anything: it is cut off at thrice the effects.
+    reach = 3 * max([abs(v) for v in values], default=1.0) or 1.0
+
+    def x(value: float) -> float:
+        inside = max(-reach, min(reach, value))
+        return round(_WIDTH * (0.5 + 0.48 * inside / reach), 1)
+
+    middle = _HEIGHT / 2
+    marks.append(f"<path d='M{x(0)} 4V{_HEIGHT - 4}' stroke='{GREY}' stroke-dasharray='2'/>")
+    colour = COLOURS.get(verdict.status, GREY) if verdict is not None else GREY
+    if ends is not None:
+        low, high = map(x, ends)
+        marks.append(f"<path d='M{low} {middle}H{high}' stroke='{colour}' stroke-width='3'/>")
+    if not math.isnan(ours):
+        marks.append(f"<circle cx='{x(ours)}' cy='{middle}' r='5' fill='{colour}'/>")
+    if headline.effect is not None:
+        ring = f"r='7' fill='none' stroke='{GREY}' stroke-width='1.5'"
+        marks.append(f"<circle cx='{x(headline.effect)}' cy='{middle}' {ring}/>")
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{_HEIGHT}' "
+        f"viewBox='0 0 {_WIDTH} {_HEIGHT}' role='img'>{''.join(marks)}</svg>"
+    )
