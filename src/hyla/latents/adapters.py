@@ -32,7 +32,11 @@ class Adapter(Protocol):
         ...
 
 
-_ADAPTERS = {"PreTrainedModel": "hyla.integrations.transformers.codes"}
+_ADAPTERS = {
+    # First: it has a model of transformers inside, and attends by itself.
+    "TransformerBridge": "hyla.integrations.transformer_lens",
+    "PreTrainedModel": "hyla.integrations.transformers.codes",
+}
 
 
 def register_adapter(base: str, module: str) -> None:
