@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup quick test test-slow lint types audit constraints demo docs docs-serve clean
+.PHONY: setup quick test test-slow test-tools lint types audit constraints demo docs docs-serve clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,19 @@ test: lint types audit
 test-slow: $(STAMP)
 	$(BIN)/pytest -n 2 -m slow
 
+# Other people's tools, in an environment of their own: they bring half a hundred packages, and the
+# Hugging Face kernels change what transformers does.
+TOOLS := $(VENV)-tools
+$(TOOLS)/.installed: pyproject.toml constraints.txt tools/constraints-tools.txt
+	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt -c tools/constraints-tools.txt \
+		-e ".[transformers,onnx,inspection,evaluation,reasoning-gym,kernels]" pytest
+	touch $@
+
+test-tools: $(TOOLS)/.installed
+	$(TOOLS)/bin/python -m pytest $(addprefix tests/integrations/test_,inspection.py lm_eval.py \
+		reasoning_gym.py export.py hub_kernels.py)
+
 demo: $(STAMP)
 	$(BIN)/hyla demo
 
@@ -50,4 +63,4 @@ docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .cache site
+	rm -rf $(VENV) $(VENV)-tools .pytest_cache .ruff_cache .hypothesis .cache site

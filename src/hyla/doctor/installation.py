@@ -25,6 +25,8 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "language": ("preparing text for language models", ("sentencepiece", "datasets")),
     "transformers": ("Hugging Face models", ("transformers", "accelerate")),
     "onnx": ("`hyla export --format onnx`", ("onnx", "onnxscript", "onnxruntime")),
+    "inspection": ("hooks of TransformerLens and nnsight", ("transformer-lens", "nnsight")),
+    "evaluation": ("SRAVEN in lm-evaluation-harness", ("lm-eval", "datasets")),
     "reasoning-gym": ("SRAVEN as a reasoning-gym dataset", ("reasoning-gym",)),
     "explorer": (
         "`hyla explore`",

@@ -1,4 +1,4 @@
-"""TransformerLens on models of hyla: `run_with_cache` and `run_with_hooks`, codes included.
+"""TransformerLens and hyla: its hooks on our models, and the codes of its own for `hyla.latents`.
 
 >>> from hyla.integrations.transformer_lens import HookedModel  # doctest: +SKIP
 >>> hooked = HookedModel(model)  # doctest: +SKIP
@@ -6,12 +6,22 @@
 >>> cache["blocks.0.attention.hook_code"]  # doctest: +SKIP
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from hyla._errors import install_command
 from hyla.latents.hook_points import add_hook_points
+from hyla.latents.hypernetworks import ValueNetworks
+from hyla.latents.observe import (
+    Observer,
+    Site,
+    UnsupportedModelError,
+    codes_at,
+    hooks_removed,
+)
 
 try:
     from transformer_lens import HookedRootModule  # pyright: ignore[reportMissingImports]
@@ -42,3 +52,40 @@ class HookedModel(HookedRootModule):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model."""
         return self._call(*args, **kwargs)
+
+
+@contextmanager
+def observing(model: nn.Module, observer: Observer) -> Iterator[None]:
+    """Show what a `TransformerBridge` calls patterns, which are its codes, to an observer."""
+    read: dict[Site, Tensor] = {}
+
+    def keep(site: Site) -> Any:
+        return lambda point, args, x: read.update({site: x})
+
+    def show(site: Site) -> Any:
+        def hook(point: nn.Module, args: Any, code: Tensor) -> Tensor:
+            if (edit := observer.edit(site)) is not None:
+                code = edit(code)
+            pairs = observer.pairs(site, *code.shape[2:])
+            if pairs is not None:
+                observer.receive(site, codes_at(code, pairs), read[site])
+            return code
+
+        return hook
+
+    layers: Any = [block.attn for block in model.blocks]  # pyright: ignore
+    hooks = [
+        point.register_forward_hook(look(Site("self", number)))
+        for number, layer in enumerate(layers)
+        for point, look in ((layer.hook_in, keep), (layer.hook_pattern, show))
+    ]
+    with hooks_removed(hooks):
+        yield
+
+
+def value_networks(model: nn.Module, inputs: Any) -> dict[Site, ValueNetworks]:
+    """Refuse: its weights are those of the model inside."""
+    raise UnsupportedModelError(
+        f"{type(model).__name__} has no value networks of its own: load the same model by "
+        "transformers and ask for its"
+    )

@@ -33,6 +33,8 @@ class Adapter(Protocol):
 
 
 _ADAPTERS = {
+    # First: it has a model of transformers inside, and attends by itself.
+    "TransformerBridge": "hyla.integrations.transformer_lens",
     "PreTrainedModel": "hyla.integrations.transformers.codes",
     "MultiheadAttention": "hyla.latents.torch_layers",
 }

@@ -96,8 +96,12 @@ def has_own_layers(model: nn.Module) -> bool:
 def named_arguments(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a module's call by the names that its `forward` gives them."""
-    return inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    """Return the arguments of a module's call by the names that its `forward` gives them.
+
+    That of its class: other libraries put functions of their own into its place.
+    """
+    given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
+    return dict(list(given.items())[1:])
 
 
 @contextmanager
