@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from hyla.attention.kernels import small_head
 from hyla.attention.kernels.choice import KERNELS
 from hyla.cli import main
 
-WIDE = {"size": 32, "value_size": 32}
+WIDE: dict[str, Any] = {"size": 32, "value_size": 32}
 DEVICE = "there is a fused kernel"
 
 
@@ -73,7 +74,7 @@ def test_wrong_arguments_raise_as_they_would_in_attention():
     with pytest.raises(ValueError, match="mask must be boolean"):
         explain(q, k, v, mask=torch.ones(5, 5))
     with pytest.raises(ValueError, match="must be True, False or"):
-        explain(q, k, v, return_code=[1.5])
+        explain(q, k, v, return_code=[1.5])  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture

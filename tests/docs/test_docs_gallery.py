@@ -5,7 +5,7 @@ import sys
 from markdown_blocks import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
-import gallery
+import gallery  # pyright: ignore[reportMissingImports]
 
 
 def test_the_page_is_what_the_tool_writes():

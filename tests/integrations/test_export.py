@@ -55,7 +55,9 @@ def test_a_program_of_torch_export_computes_what_the_model_does(tmp_path, change
     x, padding, want = logits(model, 6, padded=padded)
     program = torch.export.load(path).module()
     torch.testing.assert_close(program(x, padding) if padded else program(x), want)
-    assert model.blocks[0].attention.backend == "auto"  # of the program alone it is another
+    assert (
+        model.get_submodule("blocks.0.attention").backend == "auto"
+    )  # of the program alone it is another
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """TransformerLens and nnsight read and change codes, with the real packages where installed."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,8 +9,17 @@ from hyla.latents import edited, record_codes, zeroed
 from hyla.latents.hook_points import HOOK_POINTS, add_hook_points
 from hyla.nn import Transformer, TransformerConfig
 
-SIZES = {"sequence_length": 6, "embed_dim": 8, "qk_dim": 8, "v_dim": 8, "mlp_dim": 8}
-SIZES |= {"num_heads": 2, "num_layers": 2, "input_dim": 3, "output_dim": 5}
+SIZES: dict[str, Any] = {
+    "sequence_length": 6,
+    "embed_dim": 8,
+    "qk_dim": 8,
+    "v_dim": 8,
+    "mlp_dim": 8,
+    "num_heads": 2,
+    "num_layers": 2,
+    "input_dim": 3,
+    "output_dim": 5,
+}
 CODE = "blocks.0.attention.hook_code"
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
@@ -73,7 +84,7 @@ def test_codes_of_models_that_transformer_lens_loads(tmp_path):
     pytest.importorskip("transformer_lens")
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models
-    from transformer_lens.model_bridge import TransformerBridge
+    from transformer_lens.model_bridge import TransformerBridge  # pyright: ignore[reportMissingImports]
 
     plain, tokens = llama()
     words = Tokenizer(models.WordLevel({"<s>": 0, "a": 1}, unk_token="<s>"))

@@ -18,8 +18,8 @@ def test_instances_are_those_of_the_splits():
     for split, questions in data.items():
         problems = Problems(config, split, seed=4)
         want = [str(list(problems[i].answer)) for i in range(3)]
-        assert [one["answer"] for one in questions] == want
-        assert all("Below is a 3 × 3 grid" in one["question"] for one in questions)
+        assert questions["answer"] == want
+        assert all("Below is a 3 × 3 grid" in text for text in questions["question"])
 
 
 def test_scores_are_of_the_last_panel():
@@ -40,7 +40,7 @@ def test_scores_are_of_the_last_panel():
 def evaluate():
     """Run tasks of the folder on a model, as the command with --include_path does."""
     lm_eval = pytest.importorskip("lm_eval", exc_type=ImportError)
-    from lm_eval.tasks import TaskManager
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
     def run(model, tasks: list[str], **options):
         manager = TaskManager(include_path=str(FOLDER), metadata=METADATA)
@@ -59,7 +59,7 @@ lm_eval_warnings = pytest.mark.filterwarnings("ignore")  # its own, and its libr
 
 @lm_eval_warnings
 def test_right_answers_score_one_and_others_none(evaluate):
-    from lm_eval.api.model import LM
+    from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 
     class Oracle(LM):
         def generate_until(self, requests, disable_tqdm=False):
@@ -81,7 +81,7 @@ def test_right_answers_score_one_and_others_none(evaluate):
 def test_a_random_model_with_hyla_attention(evaluate):
     """The way of every model: tokens, `generate`, text, with two examples in front."""
     transformers = pytest.importorskip("transformers")
-    from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     from hyla.integrations.transformers import register

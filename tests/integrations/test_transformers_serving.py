@@ -1,6 +1,7 @@
 """Servers put attention of their own into models: with ours, they are refused."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
 from hyla.integrations.transformers import HylaConfig, register  # noqa: E402
 
-SIZES = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-SIZES |= {"intermediate_size": 8}
+SIZES: dict[str, Any] = {
+    "vocab_size": 20,
+    "hidden_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+}
 
 
 def saved(tmp_path, attention: str):

@@ -236,6 +236,8 @@ def test_costs_are_of_what_is_missing(tmp_path: Path):
     little = Costs(tmp_path).minutes(experiment)
     write_models(tmp_path, "fig5c", on_sraven(lambda method: True), conditions=tf32)
     assert whole is not None
+    assert half is not None
+    assert little is not None
     assert whole > half > little > 0
     assert Costs(tmp_path).minutes(experiment) == 0
     assert Costs(tmp_path).minutes(load("fig6")) is None

@@ -1,5 +1,7 @@
 """Hook points: what passes through them is what the layer computes with."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -27,7 +29,8 @@ def test_a_model_with_hook_points_computes_the_same(attention):
 
 def test_what_passes_through_them():
     model, x = add_hook_points(a_model(causal=True).for_long_sequences()), torch.randn(2, 6, 3)
-    layer, seen, code = model.blocks[1].attention, {}, model(x, details=True).codes[1]
+    layer: Any = model.get_submodule("blocks.1.attention")
+    seen, code = {}, model(x, details=True).codes[1]
     for name in HOOK_POINTS:
         point = dict(model.named_modules())[f"blocks.1.attention.{name}"]
         point.register_forward_hook(lambda _, args, out, name=name: seen.update({name: out}))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from pyarrow import parquet  # noqa: E402
 
 from hyla.cli import main  # noqa: E402
 from hyla.commands.shared.exits import USAGE  # noqa: E402
-from hyla.latents.confidence import wilson_interval  # noqa: E402
+from hyla.latents.measures.confidence import wilson_interval  # noqa: E402
 from hyla.nn import Transformer  # noqa: E402
 from hyla.results.leaderboard import read_entries, score  # noqa: E402
 from hyla.results.leaderboard.answers import by_chance, by_model, by_solver  # noqa: E402
@@ -22,7 +23,7 @@ from hyla.results.leaderboard.predictions import (  # noqa: E402
     write_predictions,
 )
 from hyla.tasks.sraven.variants import INSTANCES, variant_named  # noqa: E402
-from hyla.training import config_from_tree, load_preset, merge  # noqa: E402
+from hyla.training import TrainConfig, config_from_tree, load_preset, merge  # noqa: E402
 
 PAPER = variant_named("paper")
 ROOT = Path(__file__).parent.parent.parent
@@ -117,7 +118,7 @@ def test_the_order_of_rows_and_further_columns_do_not_matter(tmp_path, truth):
     assert torch.equal(read_predictions(file, PAPER), truth)
 
 
-def broken(truth: torch.Tensor, **changes) -> pa.Table:
+def broken(truth: torch.Tensor, **changes) -> Any:
     """A table of right answers, with other rows in the place of some."""
     index, rows = list(range(INSTANCES)), truth.tolist()
     for row, value in changes.get("rows", {}).items():
@@ -178,7 +179,7 @@ def test_what_is_no_parquet_is_told(tmp_path, capsys):
     assert "is not a Parquet file" in capsys.readouterr().err
 
 
-def trained(**task) -> tuple[Transformer, object]:
+def trained(**task) -> tuple[Transformer, TrainConfig]:
     small = {"embed_dim": 8, "mlp_dim": 8, "qk_dim": 4, "v_dim": 4, "num_heads": 2, "num_layers": 1}
     config = config_from_tree(merge(load_preset("sraven", "paper"), {"task": task, "model": small}))
     return Transformer(config.model), config

@@ -32,7 +32,7 @@ except ImportError as error:
     ) from error
 
 
-class HookedModel(HookedRootModule):
+class HookedModel(HookedRootModule):  # pyright: ignore[reportGeneralTypeIssues]
     """A model with layers of hyla, whose hook points TransformerLens knows by their names.
 
     The names are those of `model`: what it calls `blocks` is `blocks` here. The model is changed
