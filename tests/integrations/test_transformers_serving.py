@@ -84,7 +84,7 @@ def test_a_softmax_may_be_served(tmp_path, serve):
 
 
 def test_our_own_model_is_refused(tmp_path, serve):
-    sizes = SIZES | {"max_position_embeddings": 8}
-    AutoModelForCausalLM.from_config(HylaConfig(**sizes)).save_pretrained(tmp_path)
+    config = HylaConfig(**SIZES, max_position_embeddings=8)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="HylaModel cannot be served: its weights"):
         serve(tmp_path)
