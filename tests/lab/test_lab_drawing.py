@@ -348,5 +348,5 @@ def test_a_code_has_its_methods_colour_beside_its_controls():
     figure = load("fig5f").figure(results(decoded("ood_unpermuted", "rule")))
     assert figure is not None
     [panels] = figure.panels
-    together, *alone = (one.series for one in panels if isinstance(one, Bars))
+    together, *alone = (one.series for one in panels if isinstance(one, Bars | Lines))
     assert [series[0] for series in alone] == list(together)

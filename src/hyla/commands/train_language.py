@@ -32,7 +32,9 @@ from hyla.training.language.training import check_execution
 from hyla.training.run.ranks import Ranks
 
 if TYPE_CHECKING:  # a class made at run time is no type to a type checker
-    ModelOptions = EvaluationOptions = ExecutionOptions = object
+    ModelOptions = object
+    EvaluationOptions = object
+    ExecutionOptions = object
 else:
     # A causal decoder of tokens that no experts and no dropout are trained for; some others
     # are options of their own.
