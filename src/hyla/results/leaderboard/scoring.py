@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from hyla.latents.confidence import Interval, wilson_interval
+from hyla.latents.measures.confidence import Interval, wilson_interval
 from hyla.tasks.sraven.generator import as_batch
 from hyla.tasks.sraven.solver.ambiguity import ambiguous_by_definition
 from hyla.tasks.sraven.solver.exact import Solver
