@@ -216,7 +216,7 @@ def test_a_page_stands_alone_and_says_what_each_point_is(tmp_path):
     write_page(tmp_path / "page.html", "Codes of <m>", [("Embedded", Figure(panels=[[cloud]]))])
     page = (tmp_path / "page.html").read_text()
     assert "<h1>Codes of &lt;m&gt;</h1>" in page
-    assert "<h2>Embedded</h2>" in page
+    assert "<h2 id='part-1'>Embedded</h2>" in page
     assert "rule: &lt;a&gt;\\u003cbr\\u003ex: 2" in page
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
 
