@@ -51,7 +51,14 @@ def test_annotations_hold_for_every_preset_and_a_transformer():
                 model(ids, details=True).logits.sum().backward()
                 cache = model.new_cache(6)
                 model(ids[:, :4], cache=cache)
-        print("checked")
+
+        from hyla.nn import rotary
+        from jaxtyping import TypeCheckError
+
+        try:
+            rotary(torch.randn(2, 3, 4))
+        except TypeCheckError:  # what is wrong is found
+            print("checked")
         """
     )
     assert done.returncode == 0, done.stderr
@@ -84,16 +91,3 @@ def test_annotations_hold_from_a_task_to_the_codes_of_what_was_trained_on_it():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "checked"
-
-
-def test_the_hook_does_check():
-    done = run_hooked(
-        """
-        import torch
-        from hyla.nn import rotary
-
-        rotary(torch.randn(2, 3, 4))
-        """
-    )
-    assert done.returncode != 0
-    assert "TypeCheckError" in done.stderr

@@ -3,13 +3,15 @@
 // The threads of a block are fibres that take turns. A lane that exchanges values leaves its own
 // in a slot and lets the others run; when its turn comes again, all lanes of its warp have left
 // theirs. Two sets of slots are enough, because no lane can be two exchanges ahead of another.
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+// C's headers as they are: what C++ adds to them takes half the time of a build.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+#include <math.h>
 #include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <ucontext.h>
 
 #define __global__
@@ -59,8 +61,8 @@ static unsigned __float_as_uint(float x) {
     memcpy(&bits, &x, 4);
     return bits;
 }
-static float rsqrtf(float x) { return 1.f / std::sqrt(x); }
-#define __expf(x) std::exp(x)  // glibc declares a function of this name
+static float rsqrtf(float x) { return 1.f / sqrtf(x); }
+#define __expf(x) expf(x)  // glibc declares a function of this name
 static float __fdividef(float x, float y) { return x / y; }
 static void atomicAdd(float *to, float x) { *to += x; }
 

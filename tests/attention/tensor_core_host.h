@@ -30,7 +30,7 @@ static Pair pack_positive(float x, float y) { return pack(x < 0.f ? 0.f : x, y <
 static float first_of(Pair x) { return half_value(static_cast<Half>(x)); }
 static float second_of(Pair x) { return half_value(static_cast<Half>(x >> 16)); }
 
-static float power_of_two(float x) { return std::exp2(x); }
+static float power_of_two(float x) { return exp2f(x); }
 static Pair pair_of_ones() { return KIND == 1 ? 0x3c003c00u : 0x3f803f80u; }
 
 static int host_lane() { return block::current % block::WARP_SIZE; }

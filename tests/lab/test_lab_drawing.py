@@ -216,7 +216,7 @@ def test_a_page_stands_alone_and_says_what_each_point_is(tmp_path):
     write_page(tmp_path / "page.html", "Codes of <m>", [("Embedded", Figure(panels=[[cloud]]))])
     page = (tmp_path / "page.html").read_text()
     assert "<h1>Codes of &lt;m&gt;</h1>" in page
-    assert "<h2>Embedded</h2>" in page
+    assert "<h2 id='part-1'>Embedded</h2>" in page
     assert "rule: &lt;a&gt;\\u003cbr\\u003ex: 2" in page
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
 
@@ -348,5 +348,5 @@ def test_a_code_has_its_methods_colour_beside_its_controls():
     figure = load("fig5f").figure(results(decoded("ood_unpermuted", "rule")))
     assert figure is not None
     [panels] = figure.panels
-    together, *alone = (one.series for one in panels if isinstance(one, Bars))
+    together, *alone = (one.series for one in panels if isinstance(one, Bars | Lines))
     assert [series[0] for series in alone] == list(together)

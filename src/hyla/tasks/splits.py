@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ Combination = tuple[int, ...]
 MOST_COMBINATIONS = 1_000_000  # a split lists them all
 
 _MAX_ATTEMPTS = 1000
+_MOST_REMEMBERED = 2000
 
 
 class Split(NamedTuple):
@@ -30,6 +32,12 @@ def split_combinations(
     The order comes from the seed alone (SHA-256, so it is the same on every machine and Python).
     A shuffle that would hide a constituent from training is replaced by the next one.
     """
+    # A report asks for the same few hundred splits again and again; a large one is not kept.
+    split = _remembered if len(combinations) <= _MOST_REMEMBERED else _split
+    return split(tuple(combinations), held_out_fraction, seed)
+
+
+def _split(combinations: tuple[Combination, ...], held_out_fraction: float, seed: int) -> Split:
     if not math.isfinite(held_out_fraction):
         raise ValueError(f"held_out_fraction must be finite, got {held_out_fraction}")
     num_held_out = int(len(combinations) * held_out_fraction)
@@ -51,6 +59,9 @@ def split_combinations(
         f"combinations for training, and none of {_MAX_ATTEMPTS} shuffles showed all "
         f"{len(constituents)} constituents in them; a smaller held_out_fraction would work"
     )
+
+
+_remembered = functools.lru_cache(maxsize=512)(_split)
 
 
 def check_listable(number: int, made_of: str) -> None:

@@ -5,7 +5,9 @@ often it is saved and what it prints are arguments of `train`. A task has preset
 `load_preset` returns one and `config_from_tree` checks and builds it.
 """
 
+import copy
 import dataclasses
+import functools
 import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -138,7 +140,15 @@ def load_preset(task: str, scale: str) -> dict[str, Any]:
 def read_preset(name: str, scale: str) -> dict[str, Any]:
     """Return the tree of a preset file at a scale."""
     text = resources.files("hyla.training.presets").joinpath(f"{name}.yaml").read_text()
-    return _at_scale(yaml.safe_load(text), scale)
+    return _at_scale(_parsed(text), scale)
+
+
+def _parsed(text: str) -> Any:
+    """Return what YAML says, to be changed at will; the same text is parsed once."""
+    return copy.deepcopy(_remembered(text))
+
+
+_remembered = functools.lru_cache(maxsize=64)(yaml.safe_load)
 
 
 def _at_scale(scales: Mapping[str, Any], scale: str) -> dict[str, Any]:
@@ -157,7 +167,7 @@ def _task_class(name: object, where: str) -> type[Task]:
 def read_settings(path: Path, *, example: str) -> dict[str, Any]:
     """Return the tree in a YAML file; `example` shows what a line of it may say."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = _parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -35,9 +35,9 @@ Exit codes: 0 explained; 1 with --backend fused, which would raise; 2 wrong usag
 
 doctor = App(name="doctor")
 # By name: an installation with parts missing is to be examined, and `init` needs most of them.
-doctor.command("hyla.commands.doctor_init:doctor_init", name="init", help=_INIT_HELP)
+doctor.command("hyla.commands.doctor.init:doctor_init", name="init", help=_INIT_HELP)
 doctor.command(
-    "hyla.commands.doctor_attention:doctor_attention", name="attention", help=_ATTENTION_HELP
+    "hyla.commands.doctor.attention:doctor_attention", name="attention", help=_ATTENTION_HELP
 )
 
 
