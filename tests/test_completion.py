@@ -37,7 +37,7 @@ def home(tmp_path_factory):
         (["hyla", "do"], ["doctor"]),
         (["hyla", "train", "--model.num-l"], ["--model.num-layers"]),
         (["hyla", "bench", "--dev"], ["--device"]),
-        (["hyla", "train", ""], ["language", "fuzzy", "sraven"]),
+        (["hyla", "train", ""], ["language", "fuzzy", "sraven", "recall"]),
         (["hyla", "train", "fuzzy", "--attention", "so"], ["softmax"]),
         (["hyla", "train", "fuzzy", "--scale", ""], ["smoke", "laptop", "paper"]),
     ],

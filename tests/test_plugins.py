@@ -132,12 +132,12 @@ def test_a_file_is_a_plugin_for_every_command(tmp_path: Path):
     for message, expected in zip(
         messages,
         [
-            "task 'sums' is unknown; choose from fuzzy, sraven, language, or add --plugin FILE.py",
+            "task 'sums' is unknown; choose from fuzzy, sraven, recall, language, or add --plugin",
             "--plugin needs a file",
             f"there is no plug-in {tmp_path / 'missing.py'}",
             "has the name of another module, json: rename it",
             "there is no module 'no_such' for the plug-in 'no_such.module'",
-            "(did you mean 'sums'?); choose from fuzzy, sraven, sums, language",
+            "(did you mean 'sums'?); choose from fuzzy, sraven, recall, sums, language",
             "there is no study of Sums",
         ],
         strict=True,
@@ -178,7 +178,7 @@ def test_an_error_in_a_plugin_names_its_file_and_line(tmp_path, monkeypatch, sou
 
 
 def test_the_papers_tasks_are_registered_like_any_other():
-    assert task_names() == ("fuzzy", "sraven")
+    assert task_names() == ("fuzzy", "sraven", "recall")
     assert task_class("fuzzy") is FuzzyLogic
     assert task_class("sraven") is Sraven
     assert register_task("fuzzy")(FuzzyLogic) is FuzzyLogic

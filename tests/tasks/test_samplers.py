@@ -5,9 +5,14 @@ import itertools
 import pytest
 import torch
 
-from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig
+from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Recall, Sraven, SravenConfig
 
-TASKS = {"fuzzy logic": FuzzyLogic(FuzzyLogicConfig()), "sraven": Sraven(SravenConfig())}
+TASKS = {
+    "fuzzy logic": FuzzyLogic(FuzzyLogicConfig()),
+    "sraven": Sraven(SravenConfig()),
+    "sraven with blanks": Sraven(SravenConfig(train_features=(2, 3))),
+    "recall": Recall(),
+}
 
 pytestmark = pytest.mark.parametrize("name", TASKS)
 
@@ -47,10 +52,20 @@ def test_a_member_does_not_depend_on_the_others(name):
 
 
 def test_batches_of_any_size_tile_the_same_instances(name):
-    small = TASKS[name].sampler("ood", seeds=[0, 1], batch_size=4)
-    large = TASKS[name].sampler("ood", seeds=[0, 1], batch_size=12)(1)
+    small = TASKS[name].sampler("test", seeds=[0, 1], batch_size=4)
+    large = TASKS[name].sampler("test", seeds=[0, 1], batch_size=12)(1)
     parts = [small(index) for index in (3, 4, 5)]
     assert equal(large, [torch.cat(fields, dim=1) for fields in zip(*parts, strict=True)])
+
+
+def test_instances_can_be_had_by_their_numbers(name):
+    sampler = TASKS[name].sampler("test", seeds=[0, 1], batch_size=4)
+    numbers = torch.tensor([21, 3, 3, 2**31])
+    by_number = sampler.at(numbers)
+    single = TASKS[name].sampler("test", seeds=[0, 1], batch_size=1)
+    one_by_one = [single(int(number)) for number in numbers]
+    assert equal(by_number, [torch.cat(fields, dim=1) for fields in zip(*one_by_one, strict=True)])
+    assert sampler(0).inputs.shape[1] == 4  # it is what it was
 
 
 def test_splits_never_share_a_stream(name):

@@ -103,8 +103,8 @@ def train_task(
     Parameters
     ----------
     task
-        fuzzy (fuzzy logic functions), sraven (symbolic Raven's matrices), or one that a plug-in
-        registers; language is a command.
+        fuzzy (fuzzy logic functions), sraven (symbolic Raven's matrices), recall (associative
+        recall), or one that a plug-in registers; language is a command.
     variant
         Name of a task's variant, which fixes all its settings; sraven has some.
     seeds

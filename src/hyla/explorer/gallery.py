@@ -221,10 +221,10 @@ def _of_run(path: Path) -> Iterator[Exhibit]:
             f"{path} was trained on the task {config.task_name}, which the explorer has no page "
             f"for: choose a run of {' or '.join(FACES)}"
         )
-    if getattr(config.task, "num_distractors", 0):
+    if not getattr(config.task, "all_scored", True):
         raise RunDirectoryError(
-            f"{path} was trained with distractors, and the explorer's solver cannot take those: "
-            "choose a run without"
+            f"{path} was trained with distractors or blanks, and the explorer's solver cannot take "
+            "those: choose a run without"
         )
     stored = read_run(path)
     headline = config.build_task().headline

@@ -87,6 +87,7 @@ SPEEDS = {
 }
 # Of float32, against tf32, on the H200: SRAVEN of twelve and fuzzy logic of three models.
 _FLOAT32 = {"fuzzy": 2.4, "sraven": 1.85}
+_LIKE_OTHERS = "sraven"  # what a task that was not timed is taken to be, up to its arithmetic
 
 
 def seconds_for(
@@ -97,20 +98,21 @@ def seconds_for(
     `device` is cuda or cpu. `measured` are models of the store that were trained on the very
     device in question.
     """
-    speed = SPEEDS[device, config.task_name]
+    timed = config.task_name if config.task_name in _FLOAT32 else _LIKE_OTHERS
+    speed = SPEEDS[device, timed]
     steps = config.steps - done
     for row in measured:
         same = row["method"] == method_key(config) and row["population"] == len(config.members)
         if same and row["seconds"]:
             return speed.start_up + row["seconds"] / row["steps"] * steps
-    base = config_from_tree(load_preset(config.task_name, "paper"))
+    base = config_from_tree(load_preset(timed, "paper"))
     # What attention takes more or less than HYLA's, experts do not take again.
     more = speed.relative.get(str(config.model.attention), 1.0) - 1
     arithmetic = _arithmetic(config) + more * _arithmetic(config, experts=1)
     work = speed.work * arithmetic / _arithmetic(base)
     latency = speed.latency * config.model.num_layers / base.model.num_layers
     if device == "cuda" and config.precision == "float32":
-        work, latency = (part * _FLOAT32[config.task_name] for part in (work, latency))
+        work, latency = (part * _FLOAT32[timed] for part in (work, latency))
     return speed.start_up + steps * (latency + len(config.members) * work)
 
 

@@ -41,6 +41,7 @@ _SEARCH: Mapping[tuple[str, str], Mapping[str, Sequence[Any]]] = {
         "weight_decay": [0.1, 0.3],
         "warmup_steps": [1000, 3000],
     },
+    ("recall", "paper"): {"learning_rate": [1e-3, 3e-3]},
     ("fuzzy", "smoke"): {"learning_rate": [1e-3, 3e-3]},
     ("sraven", "smoke"): {"learning_rate": [1e-3, 3e-3]},
 }

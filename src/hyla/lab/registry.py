@@ -23,6 +23,7 @@ _ROOMS = {
         "dropout",
         "unambiguous",
         "codeswap",
+        "recall",
     ),
 }
 BEYOND = _ROOMS["beyond"]

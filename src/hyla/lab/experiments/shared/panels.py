@@ -48,18 +48,21 @@ def lines_by_method(
     y_label: str,
     levels: Sequence[Level] = (),
     y_range: tuple[float, float] | None = None,
+    methods: Sequence[str] = METHODS,
 ) -> Lines:
-    """Return a line for each of the three methods over `x`, something that was varied.
+    """Return a line for each method, by default the paper's three, over `x`, what was varied.
 
     `metric` may leave the score open: `ood/*` is the OOD score of the task.
     """
     positions = sorted({x(cell) for cell in cells})
     lines = []
-    for method in METHODS:
+    others = (method for method in methods if method not in METHOD_COLOURS)
+    colours = METHOD_COLOURS | dict(zip(others, PALETTE[len(METHOD_COLOURS) :], strict=False))
+    for method in methods:
         own = {x(cell): cell for cell in cells if cell.config.model.attention == method}
         if own:
             scores = [score_of(own.get(position), metric) for position in positions]
-            lines.append(series(label_of(method), scores, METHOD_COLOURS[method]))
+            lines.append(series(label_of(method), scores, colours[method]))
     return Lines(
         title=title,
         x_label=x_label,
