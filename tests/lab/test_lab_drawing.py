@@ -211,6 +211,17 @@ def test_intervals_reach_as_far_as_they_do_on_each_side(drawn):
     assert '"array":[0.2,0.4],"arrayminus":[0.1,0.3]' in page
 
 
+def test_a_page_has_findings_contents_and_a_dark_side(tmp_path: Path):
+    parts = [(name, Figure(panels=[[lines([1, 2])]])) for name in ("First", "Second")]
+    write_page(tmp_path / "page.html", "Codes", parts, findings=["A < B."])
+    page = (tmp_path / "page.html").read_text()
+    assert "<li>A &lt; B.</li>" in page
+    for i, name in enumerate(("First", "Second"), start=1):
+        assert f"<a href='#part-{i}'>{name}</a>" in page
+        assert f"<h2 id='part-{i}'>{name}</h2>" in page
+    assert "prefers-color-scheme: dark" in page
+
+
 def test_a_page_stands_alone_and_says_what_each_point_is(tmp_path):
     cloud = Points(title="codes", x=[0], y=[1], values=[2.0], label="x", notes=["rule: <a>\nx: 2"])
     write_page(tmp_path / "page.html", "Codes of <m>", [("Embedded", Figure(panels=[[cloud]]))])
@@ -348,5 +359,5 @@ def test_a_code_has_its_methods_colour_beside_its_controls():
     figure = load("fig5f").figure(results(decoded("ood_unpermuted", "rule")))
     assert figure is not None
     [panels] = figure.panels
-    together, *alone = (one.series for one in panels if isinstance(one, Bars | Lines))
+    together, *alone = (one.series for one in panels if isinstance(one, Lines))
     assert [series[0] for series in alone] == list(together)

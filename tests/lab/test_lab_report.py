@@ -227,19 +227,19 @@ def test_contents_lead_somewhere(tmp_path: Path):
 
 
 def test_costs_are_of_what_is_missing(tmp_path: Path):
-    experiment, tf32 = load("fig5c"), Conditions(scale="paper", precision="tf32")
-    whole = Costs(tmp_path).minutes(experiment)
+    def minutes() -> float:
+        found = Costs(tmp_path).minutes(load("fig5c"))
+        assert found is not None
+        return found
+
+    tf32 = Conditions(scale="paper", precision="tf32")
     many = on_sraven(lambda method: method.config.model.num_heads > 1)
-    write_models(tmp_path, "fig5c", many, conditions=tf32)
-    half = Costs(tmp_path).minutes(experiment)
-    write_models(tmp_path, "fig5c", on_sraven(lambda method: True), conditions=tf32, seeds=2)
-    little = Costs(tmp_path).minutes(experiment)
-    write_models(tmp_path, "fig5c", on_sraven(lambda method: True), conditions=tf32)
-    assert whole is not None
-    assert half is not None
-    assert little is not None
-    assert whole > half > little > 0
-    assert Costs(tmp_path).minutes(experiment) == 0
+    costs = [minutes()]
+    for score, seeds in ((many, 3), (on_sraven(plain), 2), (on_sraven(plain), 3)):
+        write_models(tmp_path, "fig5c", score, conditions=tf32, seeds=seeds)
+        costs.append(minutes())
+    whole, few_heads, a_seed, nothing = costs
+    assert whole > few_heads > a_seed > nothing == 0
     assert Costs(tmp_path).minutes(load("fig6")) is None
 
 

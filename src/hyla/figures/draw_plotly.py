@@ -75,8 +75,10 @@ def figure_html(figure: Figure) -> str:
     return f"<div style='min-width: {min(columns * width, _PAGE_PIXELS)}px'>{drawn}</div>"
 
 
-def write_page(path: Path, title: str, parts: Iterable[tuple[str, Figure]]) -> None:
-    """Write headings and figures as one file that needs nothing else, not even a network."""
+def write_page(
+    path: Path, title: str, parts: Iterable[tuple[str, Figure]], *, findings: Sequence[str] = ()
+) -> None:
+    """Write findings, headings and figures as one file that needs nothing else, not a network."""
     body: list[str] = []
     headings: dict[str, str] = {}
     for i, (heading, figure) in enumerate(parts, start=1):
@@ -86,6 +88,9 @@ def write_page(path: Path, title: str, parts: Iterable[tuple[str, Figure]]) -> N
         body.append(f"<div class='scroll'>{figure_html(figure)}</div>")
     if len(headings) > 1:
         body.insert(0, contents_html(headings))
+    if findings:
+        items = "".join(f"<li>{html.escape(finding)}</li>" for finding in findings)
+        body.insert(0, f"<ul>{items}</ul>")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page_html(title, body), encoding="utf-8")
 

@@ -48,11 +48,16 @@ def drawings(
 
 
 def write_drawings(
-    drawn: Mapping[str, Iterable[Drawing]], folder: Path, *, title: str, files_of: Iterable[str]
+    drawn: Mapping[str, Iterable[Drawing]],
+    folder: Path,
+    *,
+    title: str,
+    files_of: Iterable[str],
+    findings: Sequence[str] = (),
 ) -> None:
     """Write figures of tables as files, those of `files_of`, and all as a page if plotly is there.
 
-    `drawn` has them by the name of their table.
+    `drawn` has them by the name of their table; the page begins with the findings.
     """
     from hyla.figures.draw_matplotlib import write_figure
 
@@ -63,7 +68,7 @@ def write_drawings(
         from hyla.figures.draw_plotly import write_page
 
         parts = [(one.heading, one.figure) for table in drawn.values() for one in table]
-        write_page(folder / "latents.html", title, parts)
+        write_page(folder / "latents.html", title, parts, findings=findings)
 
 
 def _embedding(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:

@@ -14,6 +14,7 @@ import torch
 from hyla import _errors
 from hyla._errors import check_positive, nearest
 from hyla.lab.latents.figures import drawings, write_drawings
+from hyla.lab.latents.summary import findings
 from hyla.latents._optional import required
 from hyla.latents.analysis import TABLES, Analysis
 from hyla.results.csv_table import rows_of_frame
@@ -149,7 +150,11 @@ def _draw(subject: Subject, figures: Sequence[str], out: Path) -> None:
         if rows
     }
     write_drawings(
-        drawn, out / subject.name, title=f"Latent codes of {subject.name}", files_of=figures
+        drawn,
+        out / subject.name,
+        title=f"Latent codes of {subject.name}",
+        files_of=figures,
+        findings=findings(tables, subject.study),
     )
 
 

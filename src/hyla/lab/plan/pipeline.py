@@ -182,6 +182,9 @@ class Job(Launch, ABC):
             for method in self.methods:
                 method.config.check_device(device)
 
+    def check_origins(self, shares: Sequence[Share]) -> None:
+        """Raise a ValueError if what is collected could not say where it comes from."""
+
     def plan(self, measuring: Callable[[str], None] | None = None) -> list[Share]:
         """Return the populations, each as it is now.
 
@@ -206,6 +209,7 @@ class Job(Launch, ABC):
         self.check_device()
         deadline = time.monotonic() + (math.inf if self.max_seconds is None else self.max_seconds)
         outcome = Outcome(shares=self.plan(watch.say) if shares is None else shares)
+        self.check_origins(outcome.shares)
         unfinished = [share for share in outcome.shares if not share.finished]
         if unfinished and self.launcher == "slurm":
             found = self._train_on_slurm(unfinished, watch)

@@ -196,12 +196,6 @@ class Reproduction(LabLaunch, Job, Extent):
                 f"({named}): move them away to train them again, {anyway}"
             )
 
-    def run(self, watch: Watch, shares: Sequence[Share] | None = None) -> Outcome:
-        """Train what is missing and collect what is finished, if a commit says what it is of."""
-        shares = self.plan(watch.say) if shares is None else shares
-        self.check_origins(shares)
-        return super().run(watch, shares)
-
     def collect(self, outcome: Outcome, *, trained: bool, deadline: float, watch: Watch) -> None:
         """Put finished runs into the tables, and measure what is asked for beside scores."""
         paths = dict.fromkeys(share.path for share in outcome.shares if share.finished)
