@@ -61,5 +61,5 @@ def test_codes_are_recorded_beside_them_and_they_are_added_once():
 
 
 def test_a_model_without_layers_of_hyla_is_refused():
-    with pytest.raises(UnsupportedModelError, match="no hyla.nn.MultiHeadAttention layer"):
+    with pytest.raises(UnsupportedModelError, match=r"no hyla\.nn\.MultiHeadAttention layer"):
         add_hook_points(nn.Linear(2, 2))
