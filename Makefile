@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup quick test test-slow test-tools lint types audit constraints demo docs docs-serve clean
+.PHONY: setup quick test test-slow test-tools kernel-package lint types audit constraints demo docs docs-serve clean
 
 setup: $(STAMP)
 
@@ -48,6 +48,9 @@ $(TOOLS)/.installed: pyproject.toml constraints.txt tools/constraints-tools.txt
 test-tools: $(TOOLS)/.installed
 	$(TOOLS)/bin/python -m pytest $(addprefix tests/integrations/test_,inspection.py lm_eval.py \
 		reasoning_gym.py export.py hub_kernels.py)
+
+kernel-package:
+	$(PYTHON) tools/kernel_package.py dist/hyla-attention
 
 demo: $(STAMP)
 	$(BIN)/hyla demo

@@ -27,6 +27,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "onnx": ("`hyla export --format onnx`", ("onnx", "onnxscript", "onnxruntime")),
     "inspection": ("hooks of TransformerLens and nnsight", ("transformer-lens", "nnsight")),
     "evaluation": ("SRAVEN in lm-evaluation-harness", ("lm-eval", "datasets")),
+    "kernels": ("kernels of the Hugging Face hub", ("kernels",)),
     "reasoning-gym": ("SRAVEN as a reasoning-gym dataset", ("reasoning-gym",)),
     "explorer": (
         "`hyla explore`",

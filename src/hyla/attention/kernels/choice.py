@@ -102,5 +102,5 @@ def _is_faster_nearby(kernel: str, dtype: str, row: int, tokens: int) -> bool:
 
 @cache
 def _table() -> list[dict]:
-    source = resources.files("hyla.attention.kernels").joinpath("measured.json")
+    source = resources.files(__name__.rpartition(".")[0]).joinpath("measured.json")
     return json.loads(source.read_text(encoding="utf-8"))

@@ -58,7 +58,7 @@ class Formula:
 @cache
 def read_sources(*names: str) -> str:
     """Return CUDA sources, one after the other."""
-    folder = resources.files("hyla.attention.kernels") / "cuda"
+    folder = resources.files(__name__.rpartition(".")[0]) / "cuda"
     return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
