@@ -9,6 +9,7 @@ from pathlib import Path
 from hyla._errors import install_command
 from hyla.figures.draw_plotly import figure_html, page_html
 from hyla.figures.drawing import Table
+from hyla.figures.page import contents
 from hyla.lab.claims import NO_VERDICT, NOT, PARTLY, REPRODUCED, STATUSES, Verdict
 from hyla.lab.report.sections import Section, beyond_the_paper, build, counts, missing
 
@@ -40,12 +41,13 @@ _SMOKE = (
 _MISSING = "Not measured at paper scale and length"
 _COLOURS = {REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e", NO_VERDICT: "#777"}
 _STYLE = """
-h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid #ddd } h3 { margin-top: 2em }
+h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid var(--line) }
+h3 { margin-top: 2em }
 table { border-collapse: collapse; font-size: 13px; margin: .8em 0 }
-th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid #eee;
+th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid var(--line);
          vertical-align: top }
 .status { color: #fff; border-radius: 3px; padding: 0 .5em; white-space: nowrap }
-img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer; color: #555 }
+img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer; color: var(--soft) }
 """
 
 
@@ -160,8 +162,10 @@ def _html(
     else:
         interactive = True
     parts = [f"<p>{_html_text(_INTRODUCTION)}</p>", _html_list(_TERMS)]
-    for heading, own in _by_heading(sections).items():
-        parts.append(f"<h2>{html.escape(heading)}</h2>")
+    grouped = _by_heading(sections)
+    parts.append(contents(list(grouped)))
+    for i, (heading, own) in enumerate(grouped.items()):
+        parts.append(f"<h2 id='part-{i}'>{html.escape(heading)}</h2>")
         names = " · ".join(f"<a href='#{_anchor(s)}'>{s.experiment.name}</a>" for s in own)
         parts += [f"<p>{_count_line(own)}</p>", f"<nav>{names}</nav>"]
         for section in own:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hyla.attention.api import without_masked_keys
-from hyla.attention.chunking import and_causal
+from hyla.attention.paths.chunking import and_causal
 from hyla.attention.reference import value_network
 from hyla.integrations.transformers.arguments import read_pairs, repeat_heads
 from hyla.integrations.transformers.masks import is_causal_without_mask
