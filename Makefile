@@ -1,17 +1,26 @@
-# `make test` and `make demo` set up a virtual environment by themselves; a second call finds it ready.
+# `make demo` sets up a virtual environment with what it needs, and `make test` adds the tools of
+# development. A second call finds it ready, and one after an interruption goes on.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: setup quick test test-slow test-tools kernel-package lint types audit constraints demo docs docs-serve clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Setting up $(VENV): some minutes"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV) for development: some minutes"
+	$(INSTALL) -e ".[dev]"
+	touch $@ $(DEMO_STAMP)
+
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV) for the demo, of which PyTorch is the most: some minutes"
+	$(INSTALL) -e ".[figures]"
 	touch $@
 
 lint: $(STAMP)
@@ -52,7 +61,7 @@ test-tools: $(TOOLS)/.installed
 kernel-package:
 	$(PYTHON) tools/kernel_package.py dist/hyla-attention
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	$(BIN)/hyla demo
 
 # Pages show pictures of results, which come along.

@@ -57,9 +57,14 @@ def test_demo_leaves_a_figure_and_a_page_that_needs_no_network(
     shown = capsys.readouterr().out
     for part in ("hyla", "softmax", "linear", "OOD R²", str(out / "demo.png")):
         assert part in shown
+    # Before the end, and of all methods at the same step.
+    assert "R² on unseen combinations after 15 of 30 steps: hyla " in shown
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     page = (out / "demo.html").read_text()
     assert "OOD R² " in page or "OOD R\\u00b2" in page
+    manifest = demo.demo_config("hyla").build_task().manifest(0)
+    seen, held_out = (len(manifest.sides[side]) for side in ("train", "ood"))
+    assert f"{seen} were seen in training and {held_out} held out" in page
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
     # Again: nothing is trained.
     times = {path: path.stat().st_mtime_ns for path in runs.glob("*/finished.json")}

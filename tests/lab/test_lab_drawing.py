@@ -9,9 +9,22 @@ from typing import Any
 
 import pytest
 from matplotlib import pyplot
+from matplotlib.colors import to_hex
 
+import hyla
 from hyla.figures.draw_plotly import figure_html, write_page
-from hyla.figures.drawing import PALETTE, Bars, Figure, Heatmap, Level, Lines, Panel, Points, Series
+from hyla.figures.drawing import (
+    PALETTE,
+    SIGNED_COLOURS,
+    Bars,
+    Figure,
+    Heatmap,
+    Level,
+    Lines,
+    Panel,
+    Points,
+    Series,
+)
 from hyla.lab.experiments.shared.latent_panels import figure_of_codes, seeds_in
 from hyla.lab.registry import load
 from hyla.results.conditions import Conditions
@@ -211,14 +224,17 @@ def test_intervals_reach_as_far_as_they_do_on_each_side(drawn):
     assert '"array":[0.2,0.4],"arrayminus":[0.1,0.3]' in page
 
 
-def test_a_page_has_findings_contents_and_a_dark_side(tmp_path: Path):
-    parts = [(name, Figure(panels=[[lines([1, 2])]])) for name in ("First", "Second")]
-    write_page(tmp_path / "page.html", "Codes", parts, findings=["A < B."])
-    page = (tmp_path / "page.html").read_text()
-    assert "<li>A &lt; B.</li>" in page
-    for i, name in enumerate(("First", "Second"), start=1):
-        assert f"<a href='#part-{i}'>{name}</a>" in page
-        assert f"<h2 id='part-{i}'>{name}</h2>" in page
+def test_a_page_says_what_came_out_and_leads_to_its_parts(tmp_path):
+    parts = [(name, Figure(panels=[[lines(["1", "2"])]])) for name in ("a", "b", "c")]
+    path = tmp_path / "page.html"
+    write_page(path, "Codes", parts, lead=["What one sees."], findings=["R > 0"])
+    page = path.read_text()
+    lead, findings, contents, first = map(
+        page.index,
+        ("What one sees.", "<li>R &gt; 0</li>", "aria-label='Contents'", "<h2 id='part-0'>"),
+    )
+    assert lead < findings < contents < first
+    assert all(f"<a href='#part-{i}'>" in page for i in range(3))
     assert "prefers-color-scheme: dark" in page
 
 
@@ -227,7 +243,8 @@ def test_a_page_stands_alone_and_says_what_each_point_is(tmp_path):
     write_page(tmp_path / "page.html", "Codes of <m>", [("Embedded", Figure(panels=[[cloud]]))])
     page = (tmp_path / "page.html").read_text()
     assert "<h1>Codes of &lt;m&gt;</h1>" in page
-    assert "<h2 id='part-1'>Embedded</h2>" in page
+    assert "<h2 id='part-0'>Embedded</h2>" in page
+    assert "aria-label='Contents'" not in page
     assert "rule: &lt;a&gt;\\u003cbr\\u003ex: 2" in page
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
 
@@ -361,3 +378,17 @@ def test_a_code_has_its_methods_colour_beside_its_controls():
     [panels] = figure.panels
     together, *alone = (one.series for one in panels if isinstance(one, Lines))
     assert [series[0] for series in alone] == list(together)
+
+
+def test_signs_have_one_rule_everywhere(drawn):
+    """Orange below zero, blue above, in files and on pages; the explorer says the same."""
+    signed = Heatmap(
+        title="", rows=["a"], columns=["1", "2"], values=[[-1.0, 1.0]], label="x", signed=True
+    )
+    figure = Figure(panels=[[signed]])
+    image = drawn(figure).axes[0].images[0]
+    colours = [to_hex(image.cmap(image.norm(value))) for value in (-1, 1)]
+    assert colours == [SIGNED_COLOURS[0].lower(), SIGNED_COLOURS[2].lower()]
+    assert '"#D55E00"],[0.5,"#FFFFFF"],[1.0,"#0072B2"]' in figure_html(figure)
+    palette = Path(hyla.__file__).parent / "explorer" / "page" / "js" / "palette.js"
+    assert 'bounded < 0 ? "#D55E00" : "#0072B2"' in palette.read_text()

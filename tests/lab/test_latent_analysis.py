@@ -7,6 +7,7 @@ import torch
 
 from hyla.lab.latents import analyse_subjects, load_subjects
 from hyla.lab.latents.__main__ import main
+from hyla.lab.latents.findings import findings
 from hyla.latents import TABLES, record_codes
 from hyla.results.origins import read_with_origins
 from hyla.results.runs import load_model
@@ -197,3 +198,48 @@ def test_the_plain_command_line(runs, tmp_path, capsys):
     assert "similarity" in capsys.readouterr().out
     with pytest.raises(ValueError, match="did you mean 'row'"):
         main([str(runs[1]), "--out", out, "--device", "cpu", "--pairs", "rows"])
+
+
+def test_the_top_of_the_page_says_what_the_tables_say():
+    study = config_from_tree(load_preset("sraven", "smoke")).build_task().study
+    assert study is not None
+    unseen = {"split": study.unseen, "class": "all", "pairs": "row", "layer": 1}
+    scores = {"code": 0.9, "shuffled labels": 0.1}
+    tables = {
+        "decoding": [
+            {**unseen, "label": "rule", "predictor": name, "metric": metric, "value": value}
+            for name, value in scores.items()
+            for metric in ("accuracy", "f1")
+        ],
+        "distances": [
+            {"layer": layer, "statistic": "ratio", "value": value}
+            for layer, value in ((0, 1.2), (1, 2.5))
+        ],
+        "swaps": [
+            {
+                **{"split": "ood", "pairs": "row", "code": code, "first_layer": 0, "last_layer": 3},
+                **{"donor_rate": follows, "stay_rate": stays},
+            }
+            for code, follows, stays in (("donor", 0.4, 0.2), ("same operation", None, 0.8))
+        ],
+        "heads": [
+            {"code": "zero", "layer": 0, "head": head, "rule": rule, "stay_rate": rate}
+            for head, rate in ((0, 0.9), (1, 0.3))
+            for rule in ("constant", "progression")
+        ],
+    }
+    said = findings(tables, study, "row")
+    for part, text in zip(
+        (
+            "the rule of unseen compositions is read from the code with accuracy 0.90 at layer 2",
+            "2.50 times as far apart as codes of one, at layer 2",
+            "0.40 of the answers follow that operation, and 0.20 stay",
+            "0.80 stay right",
+            "most depends on head 1 of layer 1; without it alone 0.30",
+        ),
+        said,
+        strict=True,
+    ):
+        assert part in text
+    assert "by chance 0.10" in said[0]
+    assert findings({}, study, "row") == []

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 pa = pytest.importorskip("pyarrow")
-from hyla.latents.confidence import wilson_interval  # noqa: E402
 from pyarrow import parquet  # noqa: E402
 
 from hyla.cli import main  # noqa: E402
 from hyla.commands.shared.exits import USAGE  # noqa: E402
+from hyla.latents.measures.confidence import wilson_interval  # noqa: E402
 from hyla.nn import Transformer  # noqa: E402
 from hyla.results.leaderboard import read_entries, score  # noqa: E402
 from hyla.results.leaderboard.answers import by_chance, by_model, by_solver  # noqa: E402

@@ -1,15 +1,26 @@
 """`hyla demo`."""
 
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress import Progress
 
 from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.shared.options import check_writable
-from hyla.commands.shared.output import console, score, table
-from hyla.lab.demo import check_figures, run_demo, verdict, write_results
+from hyla.commands.shared.output import BAR_WITH_ESTIMATE, console, score, table
+from hyla.lab.demo import (
+    METHODS,
+    check_figures,
+    demo_config,
+    run_demo,
+    verdict,
+    write_results,
+)
 from hyla.training.devices import resolve_device
 
 
@@ -25,13 +36,16 @@ def demo(
     """Show the paper's effect in minutes: HYLA against softmax and linear attention.
 
     Each model learns fuzzy logic functions in context and is then asked for functions whose terms
-    it knows but whose combination it has never seen. Runs that are finished are not repeated.
+    it knows but whose combination it has never seen. They train in turns: a first comparison comes
+    within a minute, and improves until the end. Stopped, the same command continues; runs that are
+    finished are not repeated.
     """
     with usage_errors():
         resolve_device(device)
         check_writable(root=root, out=out)
         check_figures()
-    results = run_demo(root=root, device=device)
+    with _Watch() as watch:
+        results = run_demo(root=root, device=device, watch=watch)
     shown = table(
         "R² on fuzzy logic functions",
         "attention",
@@ -52,3 +66,46 @@ def demo(
     screen.print(shown)
     screen.print(verdict(results))
     screen.print(f"Figure: {picture}   Page: {page}")
+
+
+class _Watch:
+    """In a terminal, a bar with the time left under a comparison that is redrawn; else, lines."""
+
+    def __init__(self) -> None:
+        self._screen = console()
+        self._total = demo_config("hyla").steps
+        self._steps: dict[str, int] = dict.fromkeys(METHODS, 0)
+        self._compared: RenderableType = "The first comparison comes within a minute."
+        self._bar = Progress(*BAR_WITH_ESTIMATE, console=self._screen)
+        self._task = self._bar.add_task("", total=len(METHODS) * self._total)
+        self._live = Live(console=self._screen, transient=True)
+
+    def __enter__(self) -> "_Watch":
+        if self._screen.is_terminal:
+            self._live.start()
+        self._draw()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def stepped(self, method: str, step: int) -> None:
+        """Move the bar."""
+        self._steps[method] = max(step, self._steps[method])
+        self._bar.update(self._task, completed=sum(self._steps.values()), description=method)
+        self._draw()
+
+    def compared(self, step: int, scores: Mapping[str, float]) -> None:
+        """Show the comparison."""
+        title = f"R² on unseen combinations after {step:,} of {self._total:,} steps"
+        if not self._screen.is_terminal:
+            numbers = ", ".join(f"{method} {score(value)}" for method, value in scores.items())
+            self._screen.print(f"{title}: {numbers}", highlight=False)
+        shown = table(title, *scores, numeric=tuple(scores))
+        shown.add_row(*map(score, scores.values()))
+        self._compared = shown
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._live.is_started:
+            self._live.update(Group(self._compared, self._bar))

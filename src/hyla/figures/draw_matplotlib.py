@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla.figures.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points, shared_scales
+from hyla.figures.drawing import (
+    SIGNED_COLOURS,
+    Bars,
+    Figure,
+    Heatmap,
+    Level,
+    Lines,
+    Panel,
+    Points,
+    shared_scales,
+)
 
 _PANEL_INCHES = (3.6, 3.0)
 _CLOUD_INCHES = (2.2, 2.4)  # of points: no axes to be read, and a title of two lines
@@ -202,8 +212,11 @@ def _draw_points(panel: Points, axis: Any) -> None:
 
 def _draw_heatmap(panel: Heatmap, axis: Any) -> None:
     low, high = panel.scale or (None, None)
-    colours = "RdBu_r" if panel.signed else "viridis"
-    axis.imshow(panel.values, aspect="auto", vmin=low, vmax=high, cmap=colours)
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = LinearSegmentedColormap.from_list("signed", SIGNED_COLOURS)
+    cmap = colours if panel.signed else "viridis"
+    axis.imshow(panel.values, aspect="auto", vmin=low, vmax=high, cmap=cmap)
     width = _size(panel)[0] - _beside(panel)
     _name_ticks(axis, range(len(panel.columns)), panel.columns, width=width)
     axis.set(xlabel=panel.x_label, ylabel=panel.y_label)

@@ -2,30 +2,28 @@
 
 import html
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla.figures.drawing import Bars, Figure, Heatmap, Level, Lines, Panel, Points, shared_scales
+from hyla.figures.drawing import (
+    SIGNED_COLOURS,
+    Bars,
+    Figure,
+    Heatmap,
+    Level,
+    Lines,
+    Panel,
+    Points,
+    shared_scales,
+)
+from hyla.figures.page import STYLE, contents, top
 
 _PAGE_PIXELS = 1100
 """Width of the report's page, without margins."""
 _SCALE_PIXELS = 75
 """What a scale of colours takes beside a panel."""
 _LEVEL_COLOUR = "#666666"
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2em auto; padding: 0 1em;
-       color: #222; }
-h1 { font-size: 1.5em } h2 { font-size: 1.2em; margin-top: 2em }
-.note { color: #666; font-size: 13px } .scroll { overflow-x: auto }
-nav ul { columns: 22em; font-size: 13px }
-:root { color-scheme: light dark }
-@media (prefers-color-scheme: dark) {
-  body { background: #16181d; color: #ddd } .note { color: #aaa } a { color: #8ab4f8 }
-  /* Figures are drawn on white: darkened with their hues kept. */
-  .plotly-graph-div, img { filter: invert(.9) hue-rotate(180deg) }
-}
-"""
 
 
 def figure_html(figure: Figure) -> str:
@@ -76,29 +74,26 @@ def figure_html(figure: Figure) -> str:
 
 
 def write_page(
-    path: Path, title: str, parts: Iterable[tuple[str, Figure]], *, findings: Sequence[str] = ()
+    path: Path,
+    title: str,
+    parts: Sequence[tuple[str, Figure]],
+    *,
+    lead: Sequence[str] = (),
+    findings: Sequence[str] = (),
 ) -> None:
-    """Write findings, headings and figures as one file that needs nothing else, not a network."""
-    body: list[str] = []
-    headings: dict[str, str] = {}
-    for i, (heading, figure) in enumerate(parts, start=1):
-        headings[f"part-{i}"] = heading
+    """Write headings and figures as one file that needs nothing else, not even a network.
+
+    `lead` says what one sees, and `findings` what came out.
+    """
+    body = top(lead, findings)
+    if len(parts) > 2:
+        body.append(contents([heading for heading, _ in parts]))
+    for i, (heading, figure) in enumerate(parts):
         note = f"<p class='note'>{html.escape(figure.note)}</p>" if figure.note else ""
         body += [f"<h2 id='part-{i}'>{html.escape(heading)}</h2>", note]
         body.append(f"<div class='scroll'>{figure_html(figure)}</div>")
-    if len(headings) > 1:
-        body.insert(0, contents_html(headings))
-    if findings:
-        items = "".join(f"<li>{html.escape(finding)}</li>" for finding in findings)
-        body.insert(0, f"<ul>{items}</ul>")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page_html(title, body), encoding="utf-8")
-
-
-def contents_html(headings: Mapping[str, str]) -> str:
-    """Return a list of links to the parts of a page: what each is called, by its id."""
-    items = (f"<li><a href='#{id}'>{html.escape(name)}</a></li>" for id, name in headings.items())
-    return f"<nav><b>Contents</b><ul>{''.join(items)}</ul></nav>"
 
 
 def page_html(title: str, body: Iterable[str], *, style: str = "", interactive: bool = True) -> str:
@@ -106,11 +101,11 @@ def page_html(title: str, body: Iterable[str], *, style: str = "", interactive: 
     head = (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width'>"
-        f"<title>{html.escape(title)}</title><style>{_STYLE}{style}</style>"
+        f"<title>{html.escape(title)}</title><style>{STYLE}{style}</style>"
     )
     script = plotly_script() if interactive else ""
-    top = f"{script}</head><body><h1>{html.escape(title)}</h1>"
-    return "\n".join([head, top, *body, "</body></html>", ""])
+    heading = f"{script}</head><body><h1>{html.escape(title)}</h1>"
+    return "\n".join([head, heading, *body, "</body></html>", ""])
 
 
 def plotly_script() -> str:
@@ -277,7 +272,7 @@ def _draw_scale(
         "len": top - bottom,
         "ypad": 0,
     }
-    colours = "RdBu_r" if signed else "Viridis"
+    colours = SIGNED_COLOURS if signed else "Viridis"
     scale = {"colorscale": colours, "cmin": low, "cmax": high, "colorbar": bar}
     canvas.update_layout({name: scale})
 

@@ -19,6 +19,8 @@ PALETTE = (
     "#B8A000",
     "#9ACD32",
 )
+SIGNED_COLOURS = (PALETTE[0], "#FFFFFF", PALETTE[1])
+"""Below zero, at zero and above it: orange and blue, as in the explorer."""
 _MOST_TICKS = 20
 _MOST_NUMBERS_ABREAST = 10
 METHOD_COLOURS = {"hyla": PALETTE[0], "softmax": PALETTE[1], "linear": PALETTE[2]}

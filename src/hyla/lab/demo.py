@@ -7,16 +7,28 @@ figure and a page that opens without a network.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
+from rich.console import Console
 
 from hyla._errors import install_command
 from hyla.figures.drawing import METHOD_COLOURS, PALETTE, Bars, Figure, Lines, Series
-from hyla.training import config_from_tree, load_preset, merge, run_path, train
-from hyla.training.run.reading import read_metrics
+from hyla.training import (
+    Interrupted,
+    TrainConfig,
+    config_from_tree,
+    load_preset,
+    merge,
+    run_path,
+    train,
+)
+from hyla.training.run.checkpoints.base import newest_step
+from hyla.training.run.loop import REACHED
+from hyla.training.run.reading import read_finished, read_metrics
 
 SCALE = "laptop"
 METHODS = ("hyla", "softmax", "linear")
@@ -45,25 +57,110 @@ def check_figures() -> None:
         raise ValueError(f"{error.name} is not installed: {install_command('figures')}") from error
 
 
-def run_demo(*, root: Path, device: torch.device | str = "auto") -> list[MethodResult]:
-    """Train what is not trained yet and return the results of each method."""
-    return [_run_method(method, root, device) for method in METHODS]
+class Watch(Protocol):
+    """Who is told how far the demo is."""
+
+    def stepped(self, method: str, step: int) -> None:
+        """A method's models have taken so many steps."""
+        ...
+
+    def compared(self, step: int, scores: Mapping[str, float]) -> None:
+        """All methods have come to a step: their mean R² there on unseen combinations."""
+        ...
 
 
-def _run_method(method: str, root: Path, device: torch.device | str) -> MethodResult:
+def demo_config(method: str) -> TrainConfig:
+    """Return what the demo trains of a method."""
     changes = {"model": {"attention": method}, "members": {"seed": list(SEEDS)}}
-    config = config_from_tree(merge(load_preset("fuzzy", SCALE), changes))
-    summary = train(config, root=root, device=device)
-    metrics = [m for m in read_metrics(run_path(config, root)) if "ood/r2" in m]
-    scores = [member["metrics"] for member in summary["members"]]
-    return MethodResult(
-        method=method,
-        in_distribution=[score["test/r2"] for score in scores],
-        out_of_distribution=[score["ood/r2"] for score in scores],
-        steps=[record["step"] for record in metrics],
-        ood_curve=[statistics.fmean(record["ood/r2"]) for record in metrics],
-        seconds=summary["seconds"],
-    )
+    return config_from_tree(merge(load_preset("fuzzy", SCALE), changes))
+
+
+def run_demo(*, root: Path, device: torch.device | str, watch: Watch) -> list[MethodResult]:
+    """Train what is not trained yet and return the results of each method.
+
+    The methods take turns, so that a first comparison comes early and every later one is better.
+    """
+    runs = [_Run(method, root, device, watch) for method in METHODS]
+    for step in _stages(runs[0].config):
+        for run in runs:
+            run.train_until(step)
+        watch.compared(step, {run.method: run.score_at(step) for run in runs})
+    return [run.finish() for run in runs]
+
+
+def _stages(config: TrainConfig) -> Iterator[int]:
+    """Yield the steps at which to compare, each the double of the last."""
+    step = config.evaluation.every
+    while step < config.steps:
+        yield step
+        step *= 2
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The run of one method, which is also a sink of metrics: its records say how far it is."""
+
+    method: str
+    root: Path
+    device: torch.device | str
+    watch: Watch
+
+    @property
+    def config(self) -> TrainConfig:
+        return demo_config(self.method)
+
+    @property
+    def path(self) -> Path:
+        return run_path(self.config, self.root)
+
+    def train_until(self, step: int) -> None:
+        if self.path.exists() and (read_finished(self.path) or self._saved() >= step):
+            self.watch.stepped(self.method, step)
+            return
+        try:
+            self._train(until=step)
+        except Interrupted as stopped:
+            if stopped.reason != REACHED:
+                raise
+
+    def score_at(self, step: int) -> float:
+        metrics = read_metrics(self.path)
+        (scores,) = (m["ood/r2"] for m in metrics if m["step"] == step and "ood/r2" in m)
+        return statistics.fmean(scores)
+
+    def finish(self) -> MethodResult:
+        summary = self._train()
+        self.watch.stepped(self.method, self.config.steps)
+        metrics = [m for m in read_metrics(self.path) if "ood/r2" in m]
+        scores = [member["metrics"] for member in summary["members"]]
+        return MethodResult(
+            method=self.method,
+            in_distribution=[score["test/r2"] for score in scores],
+            out_of_distribution=[score["ood/r2"] for score in scores],
+            steps=[record["step"] for record in metrics],
+            ood_curve=[statistics.fmean(record["ood/r2"]) for record in metrics],
+            seconds=summary["seconds"],
+        )
+
+    def _train(self, until: int | None = None) -> dict[str, Any]:
+        return train(
+            self.config,
+            root=self.root,
+            device=self.device,
+            sinks=lambda path, names: [self],
+            until=until,
+            screen=Console(quiet=True),  # `watch` shows it, of all methods together
+        )
+
+    def _saved(self) -> int:
+        return newest_step(self.path) or 0
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Take a record of the run."""
+        self.watch.stepped(self.method, step)
+
+    def close(self) -> None:
+        """Nothing is pending."""
 
 
 def verdict(results: Sequence[MethodResult]) -> str:
@@ -129,5 +226,23 @@ def write_results(results: Sequence[MethodResult], folder: Path) -> list[Path]:
 
     figure, page = figure_of(results), folder / "demo.html"
     picture, _ = write_figure(figure, folder / "demo")
-    write_page(page, "HYLA, softmax and linear attention", [(verdict(results), figure)])
+    title = "HYLA, softmax and linear attention on unseen combinations"
+    write_page(page, title, [(verdict(results), figure)], lead=[explanation()])
     return [picture, page]
+
+
+def explanation() -> str:
+    """Say in three sentences what was trained on what, and what the figure shows."""
+    config = demo_config("hyla")
+    task = config.build_task()
+    seen, held_out = (len(task.manifest(SEEDS[0]).sides[side]) for side in ("train", "ood"))
+    return (
+        f"Three small transformers that differ in their attention alone were trained, from "
+        f"{len(SEEDS)} seeds each, to infer a fuzzy logic function from {task.sequence_length - 1} "
+        f"examples of it; each function combines two terms, and of all combinations {seen} were "
+        f"seen in training and {held_out} held out. "
+        "On the left, R² on the held-out combinations in the course of training: 1 is perfect, 0 "
+        "as good as always answering the mean. "
+        "On the right, the same after training beside combinations that were seen, with new "
+        "numbers: the gap between the two bars of a method is what it does not generalise to."
+    )

@@ -342,3 +342,11 @@ def test_a_run_killed_before_its_first_checkpoint_says_that_it_starts_again(tmp_
         pass  # as far as a process came that was killed at its first step
     train(config, root=tmp_path, device="cpu")
     assert "no checkpoint was saved before: starting again from step 1" in capsys.readouterr().out
+
+
+def test_a_run_that_stops_at_steps_ends_with_the_same_numbers(tmp_path, uninterrupted):
+    for until in (8, 16):
+        with pytest.raises(Interrupted, match=f"stopped at step {until} of 24"):
+            run(tmp_path, until=until)
+    run(tmp_path, until=24)
+    assert_same_run(tmp_path, uninterrupted)

@@ -20,6 +20,12 @@ HEADINGS = {
     "warmup_steps": "warmup",
 }
 
+BAR_WITH_ESTIMATE = (
+    *Progress.get_default_columns()[:2],
+    MofNCompleteColumn(),
+    TimeRemainingColumn(),
+)
+
 
 def console() -> Console:
     """Return a console on stdout."""
@@ -50,7 +56,6 @@ class Advance(Protocol):
 @contextmanager
 def progress_bar(screen: Console, total: int, what: str = "") -> Iterator[Advance]:
     """Show a bar while in a terminal; elsewhere, plain lines say what is done next."""
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
 
     def advance(number: int, what: str | None = None) -> None:
         progress.update(bar, advance=number, description=what)
@@ -58,7 +63,7 @@ def progress_bar(screen: Console, total: int, what: str = "") -> Iterator[Advanc
             screen.print(what, highlight=False)
 
     with Progress(
-        *columns, console=screen, transient=True, disable=not screen.is_terminal
+        *BAR_WITH_ESTIMATE, console=screen, transient=True, disable=not screen.is_terminal
     ) as progress:
         bar = progress.add_task(what, total=total)
         yield advance

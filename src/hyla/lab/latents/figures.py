@@ -19,6 +19,7 @@ from hyla.lab.experiments.shared.code_panels import (
     matrix,
     swaps_by_layer,
 )
+from hyla.lab.latents.findings import LEAD
 from hyla.results.runs import Row
 
 _METRICS = {"accuracy": "accuracy", "f1": "F1"}
@@ -57,7 +58,7 @@ def write_drawings(
 ) -> None:
     """Write figures of tables as files, those of `files_of`, and all as a page if plotly is there.
 
-    `drawn` has them by the name of their table; the page begins with the findings.
+    `drawn` has them by the name of their table; `findings` are sentences for the page's top.
     """
     from hyla.figures.draw_matplotlib import write_figure
 
@@ -68,7 +69,7 @@ def write_drawings(
         from hyla.figures.draw_plotly import write_page
 
         parts = [(one.heading, one.figure) for table in drawn.values() for one in table]
-        write_page(folder / "latents.html", title, parts, findings=findings)
+        write_page(folder / "latents.html", title, parts, lead=[LEAD], findings=findings)
 
 
 def _embedding(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:

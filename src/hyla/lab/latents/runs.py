@@ -14,7 +14,7 @@ import torch
 from hyla import _errors
 from hyla._errors import check_positive, nearest
 from hyla.lab.latents.figures import drawings, write_drawings
-from hyla.lab.latents.summary import findings
+from hyla.lab.latents.findings import findings
 from hyla.latents._optional import required
 from hyla.latents.analysis import TABLES, Analysis
 from hyla.results.csv_table import rows_of_frame
@@ -116,7 +116,7 @@ def analyse_subjects(
             table = rows_of_frame(analysis.table(name), digits=DIGITS, **subject.columns)
             collected[name] += table
             _put(name, table, analysis, subject, out)
-        _draw(subject, figures, out)
+        _draw(subject, figures, pairs, out)
     return collected
 
 
@@ -139,7 +139,7 @@ def _put(name: str, table: Sequence[Row], analysis: Analysis, subject: Subject, 
     put_rows([account], out / ANALYSES, of={**subject.columns, "table": name})
 
 
-def _draw(subject: Subject, figures: Sequence[str], out: Path) -> None:
+def _draw(subject: Subject, figures: Sequence[str], pairs: str | None, out: Path) -> None:
     """Draw these tables of a model to files, and all that there are to its page."""
     tables = {name: _stored(out / f"{name}.csv", subject) for name in TABLES}
     drawn = {
@@ -149,12 +149,13 @@ def _draw(subject: Subject, figures: Sequence[str], out: Path) -> None:
         for name, rows in tables.items()
         if rows
     }
+    study = subject.study
     write_drawings(
         drawn,
         out / subject.name,
         title=f"Latent codes of {subject.name}",
         files_of=figures,
-        findings=findings(tables, subject.study),
+        findings=findings(tables, study, pairs or next(iter(study.pairs))),
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyla._errors import install_command
-from hyla.figures.draw_plotly import contents_html, figure_html, page_html
+from hyla.figures.draw_plotly import figure_html, page_html
 from hyla.figures.drawing import Table
+from hyla.figures.page import contents
 from hyla.lab.experiment import Experiment
 from hyla.lab.report.costs import Costs, in_minutes
 from hyla.lab.report.first_page import COLOURS, GREY, findings, headlines
@@ -55,12 +56,13 @@ _PICTURES = (
     "three seeds in tf32 at the preset's setting, one population after the other."
 )
 _STYLE = """
-h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid #8884 } h3 { margin-top: 2em }
+h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid var(--line) }
+h3 { margin-top: 2em }
 table { border-collapse: collapse; font-size: 13px; margin: .8em 0 }
-th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid #8883;
+th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid var(--line);
          vertical-align: top }
 .status { color: #fff; border-radius: 3px; padding: 0 .5em; white-space: nowrap }
-img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer }
+img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer; color: var(--soft) }
 """
 
 
@@ -206,11 +208,11 @@ def _html(
     parts = [
         f"<p>{_html_text(_INTRODUCTION)}</p>",
         *_html_first_page(sections, costs),
-        contents_html({_heading_id(heading): heading for heading in by_heading}),
+        contents(list(by_heading)),
         _html_list(_TERMS),
     ]
-    for heading, own in by_heading.items():
-        parts.append(f"<h2 id='{_heading_id(heading)}'>{html.escape(heading)}</h2>")
+    for i, (heading, own) in enumerate(by_heading.items()):
+        parts.append(f"<h2 id='part-{i}'>{html.escape(heading)}</h2>")
         names = " · ".join(f"<a href='#{_anchor(s)}'>{s.experiment.name}</a>" for s in own)
         parts += [f"<p>{_count_line(own)}</p>", f"<nav>{names}</nav>"]
         for section in own:
@@ -239,10 +241,6 @@ def _html_first_page(sections: Sequence[Section], costs: Costs) -> list[str]:
 def _badge(status: str) -> str:
     colour = COLOURS.get(status, GREY)
     return f"<span class='status' style='background:{colour}'>{status}</span>"
-
-
-def _heading_id(heading: str) -> str:
-    return re.sub("[^a-z0-9]+", "-", heading.lower())
 
 
 def _html_text(text: str) -> str:

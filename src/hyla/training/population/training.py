@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from hyla.training.config import Evaluation, TrainConfig
 from hyla.training.devices import resolve_device
@@ -26,11 +27,14 @@ def train(
     max_seconds: float = math.inf,
     sinks: OpenSinks = lambda path, names: (),
     compile: bool | None = None,
+    until: int | None = None,
+    screen: Console | None = None,
 ) -> dict[str, Any]:
     """Start or continue the run of `config` under `root` and return its summary.
 
-    A finished run is not trained again. Raises `Interrupted` after a signal or `max_seconds`,
-    with a checkpoint saved: the same call continues from it.
+    A finished run is not trained again. Raises `Interrupted` after a signal, `max_seconds` or the
+    first record at the step `until` or later, with a checkpoint saved: the same call continues from
+    it. Progress is shown on `screen`, the terminal by default.
     """
     device = resolve_device(device)
     config.check_device(device)
@@ -55,6 +59,8 @@ def train(
         ranks=Ranks.alone(device),
         max_seconds=max_seconds,
         sinks=sinks,
+        until=until,
+        screen=screen,
     )
 
 

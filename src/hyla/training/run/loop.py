@@ -34,6 +34,9 @@ MOST_TIME_SAVING = 0.05
 # Between two looks at the clock and at signals; a GPU is kept busy that long without waiting.
 SECONDS_BETWEEN_STOPS = 0.5
 
+REACHED = "the step that was asked for"
+"""The reason of an interruption at `until`."""
+
 OpenSinks = Callable[[Path, Sequence[str]], Sequence[MetricSink]]
 Build = Callable[[RunDirectory | None, Callable[[str], None]], Trainee]
 
@@ -80,14 +83,17 @@ def run_to_the_end(
     ranks: Ranks,
     max_seconds: float,
     sinks: OpenSinks,
+    until: int | None = None,
+    screen: Console | None = None,
 ) -> dict[str, Any]:
     """Start or continue the run of `config` under `root` and return its summary.
 
     `build` makes what is trained; it gets the run's directory, on the first rank, which alone
     writes, and a function to say something with. `kind` is that of its checkpoints.
 
-    A finished run is not trained again. Raises `Interrupted` after a signal or `max_seconds`,
-    with a checkpoint saved: the same call continues from it.
+    A finished run is not trained again. Raises `Interrupted` after a signal, `max_seconds` or the
+    step `until`, with a checkpoint saved: the same call continues from it. Progress is shown on
+    `screen`, the terminal by default.
     """
     names = [str(member) for member in config.members]
     with ExitStack() as stack:
@@ -114,7 +120,7 @@ def run_to_the_end(
         if not on_cpu:
             keep_compiled(Path(root))
         stop = stack.enter_context(StopRequest(max_seconds=max_seconds))
-        shown = Console() if ranks.first else Console(quiet=True)
+        shown = screen or (Console() if ranks.first else Console(quiet=True))
         progress = stack.enter_context(Progress(path.name, config.steps, names, shown))
         trainee = build(run, progress.message)
         stack.callback(trainee.close)
@@ -129,6 +135,7 @@ def run_to_the_end(
             progress=progress,
             sinks=open_sinks,
             crowding=crowding,
+            until=config.steps if until is None else until,
         ).run_all()
 
 
@@ -145,6 +152,7 @@ class _Loop:
     progress: Progress
     sinks: Sequence[MetricSink]
     crowding: Crowding | None
+    until: int
 
     def __post_init__(self):
         self.names = [str(member) for member in self.config.members]
@@ -175,6 +183,8 @@ class _Loop:
             stopping = self._train_until(event)
             if self.trainee.step == event:  # else the checkpoint holds the sums of the losses
                 self._report()
+                if self.until <= event < self.config.steps:
+                    self.stop.request(REACHED)
                 stopping = self._agree_to_stop()
             if stopping:
                 self._save()

@@ -1,0 +1,85 @@
+"""What the tables of a model's codes say, in a few sentences: the top of its page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hyla.lab.experiments.shared.code_panels import chosen
+from hyla.lab.latents.summary import best_layers, swapped_everywhere
+from hyla.latents.studies import Study
+from hyla.results.runs import Row
+
+LEAD = (
+    "A code is what attention's scores of one query and one key are across the heads: as many "
+    "numbers as there are heads, which configure what is computed of the key for the query. This "
+    "page asks whether the codes of a trained model say which operation it performs (maps, "
+    "distances, decoding), and whether it performs another one when it is given another code "
+    "(swaps, heads). Colours of signed numbers: blue is above zero, orange below."
+)
+
+
+def findings(tables: Mapping[str, Sequence[Row]], study: Study, pairs: str) -> list[str]:
+    """Return a sentence for each question that the tables of a model answer."""
+    asked = (
+        ("decoding", lambda rows: _decoded(rows, study, pairs)),
+        ("distances", lambda rows: _apart(rows, study)),
+        ("swaps", lambda rows: _swapped(chosen(rows, pairs=pairs))),
+        ("heads", _most_needed_head),
+    )
+    return [text for name, tell in asked if tables.get(name) for text in tell(tables[name])]
+
+
+def _decoded(rows: Sequence[Row], study: Study, pairs: str) -> Iterator[str]:
+    """Of what is decoded first, from the codes and with shuffled labels."""
+    found = list(best_layers(rows, study, pairs))
+    metric = study.decoding_metric
+    score = {(one.label, one.predictor): getattr(one, metric) for one in found}
+    for one in found:
+        if one.predictor == "code" and one.layer is not None:
+            chance = score.get((one.label, "shuffled labels"))
+            beside = "" if chance is None else f", by chance {chance:.2f}"
+            yield (
+                f"Decoding: the {one.label} of unseen compositions is read from the code with "
+                f"{'F1' if metric == 'f1' else metric} {getattr(one, metric):.2f} at layer "
+                f"{one.layer + 1}, its best{beside}."
+            )
+            return
+
+
+def _apart(rows: Sequence[Row], study: Study) -> Iterator[str]:
+    ratios = [row for row in chosen(rows, statistic="ratio") if row["value"] is not None]
+    if ratios:
+        most = max(ratios, key=lambda row: row["value"])
+        yield (
+            f"Geometry: codes of different {study.operation}s are {most['value']:.2f} times as far "
+            f"apart as codes of one, at layer {most['layer'] + 1}, where that is most; 1 would be "
+            "no structure."
+        )
+
+
+def _swapped(rows: Sequence[Row]) -> Iterator[str]:
+    by_code = {row["code"]: row for row in swapped_everywhere(rows)} if rows else {}
+    donor, same = by_code.get("donor"), by_code.get("same operation")
+    if donor is not None and donor["donor_rate"] is not None:
+        yield (
+            f"Swaps: given the codes of an instance with another operation in all layers, "
+            f"{donor['donor_rate']:.2f} of the answers follow that operation, and "
+            f"{donor['stay_rate']:.2f} stay what they were."
+        )
+    if same is not None and same["stay_rate"] is not None:
+        yield (
+            f"Control: given those of another instance with the same operation, "
+            f"{same['stay_rate']:.2f} stay right."
+        )
+
+
+def _most_needed_head(rows: Sequence[Row]) -> Iterator[str]:
+    """Which head, taken out alone, costs most, on average over the operations."""
+    stay: dict[tuple[int, int], list[float]] = {}
+    for row in chosen(rows, code="zero"):
+        if row["stay_rate"] is not None:
+            stay.setdefault((row["layer"], row["head"]), []).append(row["stay_rate"])
+    if stay:
+        (layer, head), rates = min(stay.items(), key=lambda one: sum(one[1]) / len(one[1]))
+        yield (
+            f"Heads: most depends on head {head} of layer {layer + 1}; without it alone "
+            f"{sum(rates) / len(rates):.2f} of the answers stay."
+        )
