@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hyla.training import Interrupted, config_from_tree, load_preset, merge, train
-from hyla.training.population import Population
+from hyla.training.population import Population, stacked_linear
 from hyla.training.run.stop import StopRequest
 
 pytestmark = [
@@ -97,6 +97,18 @@ def test_a_member_does_not_depend_on_its_company():
         trained.train(30)
         results.append(trained.mean_losses()[index])
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+def test_weight_gradients_in_parts_train_as_whole_ones(monkeypatch):
+    """At the paper's size, as sums of a few tokens are left whole."""
+    settings = config("sraven", "paper", members={"seed": [0, 1]})
+    losses = []
+    for tiles in (512, 0):
+        monkeypatch.setattr(stacked_linear, "TILES_WANTED", tiles)
+        trained = population(settings)
+        trained.train(10)
+        losses.append(trained.mean_losses())
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-5)
 
 
 def test_a_diverged_member_is_frozen_inside_the_graph():

@@ -122,8 +122,8 @@ class Launch:
     workers: int = 1
     """Processes that train at the same time: one or more for each GPU."""
     max_population: int | None = None
-    """Most models that train together as one population; without it, on a GPU as many as are
-    fastest, measured once for each shape if there is much to train, else the usual number."""
+    """Most models that train together as one population. Without it, on a GPU as many as are
+    fastest, measured once for each shape if there is much to train; else 64, in the lab 24."""
     usual_population: ClassVar[int] = 64
     max_seconds: float | None = None
     """Stop after this time, with everything saved (launcher local)."""
