@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from hyla.cli import main
 from hyla.lab.plan import population_size
+from hyla.lab.plan.pipeline import Outcome
 from hyla.lab.plan.population_size import measured_size
+from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.plan.sweep import Sweep
 from hyla.training import config_from_tree, load_preset, merge
 from hyla.training.population import throughput
@@ -92,3 +95,24 @@ def test_the_plan_measures_only_when_it_is_told_to(monkeypatch, tmp_path: Path):
     assert sizes(Sweep(grid=grid, root=tmp_path, device="cpu"), print) == [20]
     assert sizes(job, print) == [12, 8]
     assert sizes(job) == [12, 8]
+
+
+def test_reproduce_trains_as_many_together_as_were_measured(monkeypatch, tmp_path: Path, capsys):
+    Gpu(monkeypatch, {12: 100, 24: 101}, 1000 * GIB)
+    monkeypatch.setattr(population_size, "WORTH_MEASURING", 1)
+    planned: list[int] = []
+
+    def run(job: Reproduction, watch, shares) -> Outcome:
+        planned.extend(len(share.config.members) for share in shares)
+        return Outcome(shares=[], submitted=True)
+
+    monkeypatch.setattr(Reproduction, "run", run)
+    monkeypatch.setattr(Reproduction, "check_origins", lambda job, shares: None)
+    folders = ["--root", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    only = ["--only", "model.attention=hyla"]
+    arguments = ["reproduce", "fig2c", "--scale", "smoke", "--seeds", "20", *only, *folders]
+    main([*arguments, "--dry-run"])
+    assert "measuring how many" not in capsys.readouterr().out
+    main(arguments)
+    assert "measuring how many" in capsys.readouterr().out
+    assert max(planned) == 12
