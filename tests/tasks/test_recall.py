@@ -157,6 +157,7 @@ def test_the_question_of_the_lab_is_drawn_and_judged(tmp_path):
     table = experiment.table(results)
     assert table is not None
     assert len(table.rows) == len(methods)
-    verdicts = {v.claim: v.status for v in experiment.verdicts(results)}
-    assert verdicts["Softmax attention recalls more than HYLA."] == "reproduced"
-    assert len(verdicts) == 3
+    claims = {claim.text: claim for claim in experiment.claims(results)}
+    assert len(claims) == 3
+    [effect] = claims["Softmax attention recalls more than HYLA."].effects
+    assert effect.value == pytest.approx(0.7)
