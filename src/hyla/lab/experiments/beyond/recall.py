@@ -3,7 +3,7 @@
 from typing import Any
 
 from hyla.figures.drawing import Figure, Table
-from hyla.lab.claims import Verdict, ahead, percent
+from hyla.lab.claims import Claim, ahead, percent
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import at, label_of, lines_by_method
 from hyla.lab.grids import sweep
@@ -76,13 +76,13 @@ def _table(results: Results) -> Table | None:
     return Table(columns=columns, rows=rows) if rows else None
 
 
-def _verdicts(results: Results) -> list[Verdict]:
+def _claims(results: Results) -> list[Claim]:
     cells = where(results.cells, **_at_preset(results.conditions.scale))
     recalled = {str(cell.config.model.attention): cell.seen for cell in cells}
     return [
-        verdict
+        claim
         for leader, rival in (("softmax", "hyla"), (_BOTH, "hyla"), ("hyla.expected2", "hyla"))
-        for verdict in ahead(
+        for claim in ahead(
             f"{label_of(leader)} recalls more than {label_of(rival)}.",
             (label_of(leader), recalled.get(leader)),
             {label_of(rival): recalled.get(rival)},
@@ -99,5 +99,5 @@ EXPERIMENT = Experiment(
     sweeps=_sweeps,
     figure=_figure,
     table=_table,
-    verdicts=_verdicts,
+    claims=_claims,
 )
