@@ -220,7 +220,11 @@ def test_the_top_of_the_page_says_what_the_tables_say():
                 **{"split": "ood", "pairs": "row", "code": code, "first_layer": 0, "last_layer": 3},
                 **{"donor_rate": follows, "stay_rate": stays},
             }
-            for code, follows, stays in (("donor", 0.4, 0.2), ("same operation", None, 0.8))
+            for code, follows, stays in (
+                ("donor", 0.4, 0.2),
+                ("permuted heads", 0.1, 0.1),
+                ("same operation", None, 0.8),
+            )
         ],
         "heads": [
             {"code": "zero", "layer": 0, "head": head, "rule": rule, "stay_rate": rate}
@@ -233,7 +237,7 @@ def test_the_top_of_the_page_says_what_the_tables_say():
         (
             "the rule of unseen compositions is read from the code with accuracy 0.90 at layer 2",
             "2.50 times as far apart as codes of one, at layer 2",
-            "0.40 of the answers follow that operation, and 0.20 stay",
+            "follow that operation (0.10 with its heads permuted), and 0.20 stay",
             "0.80 stay right",
             "most depends on head 1 of layer 1; without it alone 0.30",
         ),
@@ -241,5 +245,5 @@ def test_the_top_of_the_page_says_what_the_tables_say():
         strict=True,
     ):
         assert part in text
-    assert "by chance 0.10" in said[0]
+    assert "shuffled labels 0.10" in said[0]
     assert findings({}, study, "row") == []

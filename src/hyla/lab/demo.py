@@ -209,7 +209,7 @@ def figure_of(results: Sequence[MethodResult]) -> Figure:
         ],
         y_range=(0, 1),
     )
-    note = f"Means of {len(SEEDS)} seeds; the bars reach from the worst of them to the best."
+    note = f"Means of {len(SEEDS)} seeds; the thin lines reach from the worst of them to the best."
     return Figure(panels=[[curves, scores]], note=note)
 
 

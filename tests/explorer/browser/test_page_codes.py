@@ -197,3 +197,38 @@ def test_views_of_a_puzzle_lead_to_each_other(desk: Visit):
     expect(page.locator(".swap-verdict")).to_be_visible()
     page.get_by_role("navigation").get_by_role("link", name="Puzzle").click()
     expect(page.get_by_role("img", name="You: shape 1, number 2")).to_be_visible()
+
+
+def test_the_first_swap_follows_and_says_what_that_may_be(desk: Visit):
+    page = desk.open("#/swap")
+    expect(page.locator(".swap-verdict h2")).to_have_text("It follows the donor’s rule")
+    expect(page.locator(".swap-verdict")).to_contain_text("by construction")
+
+
+def test_the_codes_page_ends_with_a_conclusion(desk: Visit):
+    page = desk.open(fragment("code"))
+    ending = page.locator("main > .notice")
+    expect(ending).to_contain_text("nearest to that of its own rule")
+    ending.get_by_role("link", name="swap the code").click()
+    expect(page.locator(".swap-verdict")).to_be_visible()
+
+
+def test_the_tour_leads_through_five_steps_and_says_what_is_so(desk: Visit):
+    page = desk.open("#/puzzle")
+    guide = page.locator("#guide")
+    guide.get_by_role("link", name="Take the tour").click()
+    for step, heading in enumerate(
+        ("", "The code of this puzzle", "Swap the code", "Swap the code", ""), start=1
+    ):
+        expect(guide).to_contain_text(f"Tour, {step} of 5.")
+        if heading:
+            expect(page.get_by_role("heading", level=1)).to_have_text(heading)
+        if step == 3:
+            expect(page.locator(".swap-verdict h2")).to_have_text("It follows the donor’s rule")
+            expect(page.locator(".swap-verdict")).not_to_contain_text("copying")
+        if step == 4:
+            expect(page.locator(".swap-verdict h2")).to_have_text("It does something else")
+        if step < 5:
+            guide.get_by_role("link", name="Next step").click()
+    guide.get_by_role("link", name="End the tour").click()
+    expect(guide).not_to_contain_text("Tour,")

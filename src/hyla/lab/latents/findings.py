@@ -28,20 +28,19 @@ def findings(tables: Mapping[str, Sequence[Row]], study: Study, pairs: str) -> l
 
 
 def _decoded(rows: Sequence[Row], study: Study, pairs: str) -> Iterator[str]:
-    """Of what is decoded first, from the codes and with shuffled labels."""
+    """Of what is decoded last, of several labels all at once, beside everything else that tells."""
     found = list(best_layers(rows, study, pairs))
     metric = study.decoding_metric
-    score = {(one.label, one.predictor): getattr(one, metric) for one in found}
-    for one in found:
-        if one.predictor == "code" and one.layer is not None:
-            chance = score.get((one.label, "shuffled labels"))
-            beside = "" if chance is None else f", by chance {chance:.2f}"
-            yield (
-                f"Decoding: the {one.label} of unseen compositions is read from the code with "
-                f"{'F1' if metric == 'f1' else metric} {getattr(one, metric):.2f} at layer "
-                f"{one.layer + 1}, its best{beside}."
-            )
-            return
+    code = next((one for one in reversed(found) if one.predictor == "code"), None)
+    if code is None or code.layer is None:
+        return
+    others = [one for one in found if one.label == code.label and one is not code]
+    beside = ", ".join(f"{one.predictor} {getattr(one, metric):.2f}" for one in others)
+    yield (
+        f"Decoding: the {code.label} of unseen compositions is read from the code with "
+        f"{'F1' if metric == 'f1' else metric} {getattr(code, metric):.2f} at layer "
+        f"{code.layer + 1}, its best{'; others: ' * bool(beside)}{beside}."
+    )
 
 
 def _apart(rows: Sequence[Row], study: Study) -> Iterator[str]:
@@ -58,10 +57,12 @@ def _apart(rows: Sequence[Row], study: Study) -> Iterator[str]:
 def _swapped(rows: Sequence[Row]) -> Iterator[str]:
     by_code = {row["code"]: row for row in swapped_everywhere(rows)} if rows else {}
     donor, same = by_code.get("donor"), by_code.get("same operation")
+    control = by_code.get("permuted heads", {}).get("donor_rate")
     if donor is not None and donor["donor_rate"] is not None:
+        chance = "" if control is None else f" ({control:.2f} with its heads permuted)"
         yield (
             f"Swaps: given the codes of an instance with another operation in all layers, "
-            f"{donor['donor_rate']:.2f} of the answers follow that operation, and "
+            f"{donor['donor_rate']:.2f} of the answers follow that operation{chance}, and "
             f"{donor['stay_rate']:.2f} stay what they were."
         )
     if same is not None and same["stay_rate"] is not None:

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { failure, h } from "./dom.js";
 import * as route from "./route.js";
 import * as theme from "./theme.js";
+import { tour } from "./tour.js";
 import * as code from "./views/code.js";
 import * as compare from "./views/compare.js";
 import * as fuzzy from "./views/fuzzy.js";
@@ -19,6 +20,7 @@ const OF_THE_PUZZLE = ["model", "id", "seed", "split", "permuted", "rules", "sho
 
 const main = document.getElementById("main");
 const navigation = document.getElementById("views");
+const guide = document.getElementById("guide");
 
 class App {
   #shown = null;
@@ -61,6 +63,7 @@ class App {
     this.state = state;
     this.#lastStates[name] = state;
     navigation.replaceChildren(...Object.keys(VIEWS).map((name) => this.#link(name)));
+    guide.replaceChildren(...[tour(name, state, FIRST)].filter(Boolean));
     view.update(state);
   }
 
@@ -79,7 +82,7 @@ class App {
     const puzzle = carried
       ? Object.fromEntries(OF_THE_PUZZLE.map((key) => [key, this.state[key]]))
       : {};
-    return route.address(name, { ...this.#lastStates[name], ...puzzle });
+    return route.address(name, { ...this.#lastStates[name], ...puzzle, tour: null });
   }
 }
 

@@ -10,7 +10,7 @@ import { seriesColour } from "../palette.js";
 import { modelOf, modelsOf } from "../models.js";
 import { grid } from "../panels.js";
 import { completePuzzle, picker, puzzleOf } from "../picker.js";
-import { ruleLabel } from "../words.js";
+import { list, ruleLabel } from "../words.js";
 
 export const title = "Code";
 
@@ -27,6 +27,7 @@ export function mount(root, app) {
   const layers = h("section", { class: "layers", "aria-label": "Codes by layer" });
   const layerChoice = h("div");
   const map = h("section", { class: "map", "aria-label": "Map of codes" });
+  const conclusion = h("p", { class: "notice", "aria-live": "polite" });
   root.append(
     heading(
       "The code of this puzzle",
@@ -41,6 +42,7 @@ export function mount(root, app) {
     h("h2", {}, "Among other puzzles"),
     layerChoice,
     map,
+    conclusion,
   );
 
   const load = serial(async (state) => {
@@ -51,7 +53,7 @@ export function mount(root, app) {
       instance = found;
     } catch (error) {
       board.replaceChildren(failure(error));
-      for (const part of [pairs, layers, map]) part.replaceChildren();
+      for (const part of [pairs, layers, map, conclusion]) part.replaceChildren();
       return;
     }
     board.replaceChildren(
@@ -105,11 +107,26 @@ export function mount(root, app) {
       const { layers: found, pairs: shown, rule } = await codes;
       const largest = Math.max(...found.flatMap(({ codes }) => codes.flat().map(Math.abs)));
       layers.replaceChildren(...found.map((layer) => layerCard(layer, shown, rule, largest)));
+      conclude(found, rule);
     } catch (error) {
       layers.replaceChildren(failure(error));
     } finally {
       layers.removeAttribute("aria-busy");
     }
+  }
+
+  /** What the code says of the rule, and what that does not show. */
+  function conclude(found, rule) {
+    const own = found.filter(({ nearest }) => nearest[0]?.rule === rule).map(({ layer }) => layer + 1);
+    const where = own.length
+      ? `in ${own.length > 1 ? "layers" : "layer"} ${list(own)} of ${found.length}`
+      : `in none of ${found.length} layers`;
+    conclusion.replaceChildren(
+      `To conclude: the code of this puzzle is nearest to that of its own rule, ${ruleLabel(rule)}, ${where}. `,
+      "So far the code only resembles the rule; whether the model computes by it shows when it is given another: ",
+      h("a", { href: app.address("swap") }, "swap the code"),
+      ".",
+    );
   }
 
   function layerCard({ layer, codes, nearest }, shown, rule, largest) {

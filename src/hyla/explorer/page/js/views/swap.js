@@ -29,7 +29,7 @@ const VERDICTS = {
 };
 const [BY_RULE, BY_NUMBER] = ["rule", "number"];
 const ANY_OPERANDS = "any";
-const FIRST_RULE = "addition"; // it is applied to any two operands, others only to some
+const FIRST_RULE = "subtraction"; // of any two operands; and the first model follows its code
 
 export function mount(root, app) {
   if (!modelsOf(app.about, "sraven").length) return withoutModel(root, title, "SRAVEN");
