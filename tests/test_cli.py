@@ -106,10 +106,10 @@ def test_help_of_train_teaches(capsys):
     [
         (["trian"], 'Did you mean "train"?'),
         (["train", "sravn"], "did you mean 'sraven'?"),
-        (["train", "langage"], "did you mean 'language'?); choose from fuzzy, sraven, language"),
+        (["train", "langage"], "did you mean 'language'?); choose from fuzzy, sraven, recall, language"),
         (["train", "fuzzy", "--scale", "lapto"], "did you mean 'laptop'?"),
         (["train", "fuzzy", "--sedes", "3"], "did you mean '--seeds'?"),
-        (["train"], "say what to train on: fuzzy, sraven, language"),
+        (["train"], "say what to train on: fuzzy, sraven, recall, language"),
         (["train", "fuzzy", "--steps", "1.5"], "1.5"),
         (["train", "fuzzy", "--seeds", "1.7"], "1.7"),
         (["train", "fuzzy", "--warmup-steps", "10", "2.5"], "2.5"),

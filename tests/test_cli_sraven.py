@@ -145,7 +145,7 @@ def test_audit_as_table_and_as_json(capsys):
         (["show", "--index", "-1"], "index must lie in [0, 4294967296)"),
         (["show", "--shapes"], "add --svg FILE or --png FILE"),
         (["show", "--task.num-features", "1"], "num_features must be at least 2"),
-        (["show", "--task.num-terms", "3"], "Unknown option: --task.num-terms"),
+        (["show", "--task.num-terms", "3"], "there is no option --task.num-terms"),
         (["show", "--task.num-distractors", "1", "--readings"], "does not work with distractors"),
         (
             ["export", "out", "--instances", "5", "--task.num-distractors", "1"],

@@ -52,7 +52,7 @@ def doctor_init(
     Parameters
     ----------
     task
-        fuzzy, sraven, language, or a plug-in's.
+        fuzzy, sraven, recall, language, or a plug-in's.
     scale
         smoke, laptop or paper, as for `hyla train`.
     attention
