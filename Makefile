@@ -51,12 +51,12 @@ TOOLS := $(VENV)-tools
 $(TOOLS)/.installed: pyproject.toml constraints.txt tools/constraints-tools.txt
 	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python -m pip install --quiet -c constraints.txt -c tools/constraints-tools.txt \
-		-e ".[transformers,onnx,inspection,evaluation,reasoning-gym,kernels]" pytest
+		-e ".[transformers,inspection,evaluation,reasoning-gym,kernels]" pytest
 	touch $@
 
 test-tools: $(TOOLS)/.installed
 	$(TOOLS)/bin/python -m pytest $(addprefix tests/integrations/test_,inspection.py lm_eval.py \
-		reasoning_gym.py export.py hub_kernels.py)
+		reasoning_gym.py hub_kernels.py)
 
 kernel-package:
 	$(PYTHON) tools/kernel_package.py dist/hyla-attention

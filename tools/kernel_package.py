@@ -24,6 +24,7 @@ BACKENDS = ("cpu", "cuda")
 PARTS = {
     "attention": "attention",
     "_errors.py": "_errors.py",
+    "_files.py": "_files.py",
     "integrations/hub_kernel.py": "interface.py",
     "integrations/transformers/arguments.py": "arguments.py",
     "integrations/transformers/additive.py": "additive.py",
