@@ -235,7 +235,7 @@ def test_the_top_of_the_page_says_what_the_tables_say():
     said = findings(tables, study, "row")
     for part, text in zip(
         (
-            "the rule of unseen compositions is read from the code with accuracy 0.90 at layer 2",
+            "unseen compositions can be read from the code with accuracy 0.90 at layer 2",
             "2.50 times as far apart as codes of one, at layer 2",
             "follow that operation (0.10 with its heads permuted), and 0.20 stay",
             "0.80 stay right",

@@ -37,7 +37,7 @@ def _decoded(rows: Sequence[Row], study: Study, pairs: str) -> Iterator[str]:
     others = [one for one in found if one.label == code.label and one is not code]
     beside = ", ".join(f"{one.predictor} {getattr(one, metric):.2f}" for one in others)
     yield (
-        f"Decoding: the {code.label} of unseen compositions is read from the code with "
+        f"Decoding: the {code.label} of unseen compositions can be read from the code with "
         f"{'F1' if metric == 'f1' else metric} {getattr(code, metric):.2f} at layer "
         f"{code.layer + 1}, its best{'; others: ' * bool(beside)}{beside}."
     )
