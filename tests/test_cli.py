@@ -106,7 +106,10 @@ def test_help_of_train_teaches(capsys):
     [
         (["trian"], 'Did you mean "train"?'),
         (["train", "sravn"], "did you mean 'sraven'?"),
-        (["train", "langage"], "did you mean 'language'?); choose from fuzzy, sraven, recall, language"),
+        (
+            ["train", "langage"],
+            "did you mean 'language'?); choose from fuzzy, sraven, recall, language",
+        ),
         (["train", "fuzzy", "--scale", "lapto"], "did you mean 'laptop'?"),
         (["train", "fuzzy", "--sedes", "3"], "did you mean '--seeds'?"),
         (["train"], "say what to train on: fuzzy, sraven, recall, language"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -31,6 +32,8 @@ def package(folder):
     variant = folder / "build" / "torch-cpu"
     name = json.loads((variant / "metadata.json").read_text())["id"]
     spec = importlib.util.spec_from_file_location(name, variant / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -82,7 +85,7 @@ def test_it_computes_what_hyla_does_beside_it(package):
 @pytest.fixture
 def layer():
     """An attention layer, of which only the flag and the config count."""
-    module = torch.nn.Module()
+    module: Any = torch.nn.Module()
     module.is_causal = True
     module.config = SimpleNamespace(hyla_attention="hyla")
     return module

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from hyla.cli import main
+from hyla.figures.drawing import Lines
 from hyla.lab.methods import methods_of, results_of
 from hyla.lab.registry import load
 from hyla.results.conditions import Conditions
@@ -151,7 +152,7 @@ def test_the_question_of_the_lab_is_drawn_and_judged(tmp_path):
     results = results_of(experiment, tables)
     figure = experiment.figure(results)
     assert figure is not None
-    [panels] = figure.panels
+    panels = [panel for panel in figure.panels[0] if isinstance(panel, Lines)]
     assert [list(panel.x) for panel in panels] == [[2, 4, 8], [24, 48], [1, 2]]
     assert all(len(panel.series) == 6 for panel in panels)
     table = experiment.table(results)
