@@ -44,6 +44,10 @@ from .interface import *  # noqa: F403
     "_plugins.py": '''"""Presets of one's own are registered with hyla itself, and not here."""
 
 
+class PluginError(ValueError):
+    """A name that nothing registers."""
+
+
 def load():
     """Find nothing."""
 ''',

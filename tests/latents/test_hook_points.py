@@ -1,5 +1,6 @@
 """Hook points: what passes through them is what the layer computes with."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -52,6 +53,17 @@ def test_what_a_hook_returns_is_used(name):
     if name == "hook_value":
         nn.init.zeros_(layer.v_proj.bias)
     torch.testing.assert_close(layer(x), layer.out_proj.bias.expand(2, 5, 8))
+
+
+def test_a_copy_has_hooks_of_its_own():
+    layer = add_hook_points(MultiHeadAttention(8, 2))
+    twin = copy.deepcopy(layer)
+    seen = []
+    for which, module in (("layer", layer), ("twin", twin)):
+        for name in HOOK_POINTS:
+            getattr(module, name).register_forward_hook(lambda *_, which=which: seen.append(which))
+    twin(torch.randn(2, 5, 8))
+    assert seen == ["twin"] * len(HOOK_POINTS)
 
 
 def test_codes_are_recorded_beside_them_and_they_are_added_once():

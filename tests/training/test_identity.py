@@ -1,11 +1,13 @@
 """Names and keys of what was computed stay: runs on disk and committed tables are found by them."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hyla.attention import AttentionSpec
 from hyla.attention.spec import PRESETS
@@ -135,3 +137,26 @@ def test_a_preset_of_ones_own_that_was_changed_is_another_method(monkeypatch):
     with pytest.raises(ValueError, match=r"'mine.rms4' is not the one that this run was trained"):
         config_from_tree(tree)
     assert OWN_PRESET not in config().to_tree()
+
+    def leaning(slope: float):
+        return lambda hidden: hidden.relu() + slope * hidden
+
+    class Leaning:
+        def __init__(self, slope: float):
+            self.slope = slope
+
+        def __call__(self, hidden):
+            return leaning(self.slope)(hidden)
+
+        bound = __call__
+
+    bindings = (
+        leaning,
+        Leaning,
+        lambda slope: Leaning(slope).bound,
+        lambda slope: functools.partial(torch.mul, other=slope),
+        torch.nn.LeakyReLU,
+    )
+    for bind in bindings:
+        keys = [method_key(named(bind(slope))) for slope in (0.1, 0.1, 0.2)]
+        assert keys[0] == keys[1] != keys[2]

@@ -21,8 +21,8 @@ def beside_recorded(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dic
     for row in rows:
         line = {name: str(row[name]) for name in _ROW}
         line["model-steps/s here"] = shown(row.get(_FIGURE, row.get("note")))
-        if "peak_memory_gib" in row:
-            line["GiB"] = shown(row["peak_memory_gib"])
+        if any("peak_memory_gib" in other for other in rows):
+            line["GiB"] = shown(row.get("peak_memory_gib"))
         line |= {name: shown(figures.get(_key(row))) for name, figures in columns}
         line["authors' steps/s"] = row["authors_steps_per_second"]
         lines.append(line)

@@ -24,6 +24,7 @@ from hyla.attention.kernels.plans.small import Plan, choose_plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
 from hyla.benchmarks.clock import microseconds, time_both
+from hyla.training.devices import resolve_device
 
 EPS = 1e-6
 SPEC = AttentionSpec(normalisation="rms_head", value="hidden", phi="relu")
@@ -123,8 +124,7 @@ def check(shape: Shape, dtype: torch.dtype) -> None:
 
 def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row per shape, dtype and pass; `seconds` is not asked for."""
-    if device.type != "cuda":
-        raise SystemExit("hyla bench small-attention measures GPU kernels: it needs a CUDA device")
+    _check_device(device)
     torch.manual_seed(0)
     for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
         check(shape, dtype)
@@ -176,8 +176,14 @@ def one_pass(pass_name: str, leaves: list[Tensor], plan: Plan) -> Callable[[], o
     return partial(small_head.query_gradient, call, upstream, bias_gradient=biased, plan=plan)
 
 
+def _check_device(device: torch.device) -> None:
+    if device.type != "cuda":
+        raise SystemExit("small heads are kernels of a GPU: measuring them needs a CUDA device")
+
+
 def tune(best: int = 4) -> None:
     """Time every candidate plan for every pass and shape, and print the best few."""
+    _check_device(resolve_device("auto"))
     for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
         if dtype != torch.float32 and shape is not SHAPES[0]:
             continue  # one shape tells whether bfloat16 wants other plans

@@ -123,7 +123,7 @@ def _reference_losses(case: Case, device: torch.device) -> torch.Tensor:
 
 
 def main() -> None:
-    """Measure, print and write, where the command-line tool's packages are not installed."""
+    """Measure, print and write on a machine that has torch, and not the command's packages."""
     parser = argparse.ArgumentParser(prog="python -m hyla.benchmarks.training", description=__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each figure")

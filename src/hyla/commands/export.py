@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.shared.exits import UsageError, write_errors
+from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
 from hyla.integrations.export import SUFFIXES, export_model
 from hyla.training import load_run
@@ -46,8 +46,9 @@ def export(
     out
         File to write; by default it is named after the run, in this folder.
     """
-    path = out or Path(run.resolve().name).with_suffix(SUFFIXES[format])
-    check_writable(out=path.parent)
+    path = out or Path(run.resolve().name + SUFFIXES[format])  # names have points inside
+    with usage_errors():
+        check_writable(out=path.parent)
     model = load_run(run).model(member)
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -97,6 +97,8 @@ def reproduce(
         # A dry run for a GPU may happen where there is none.
         elsewhere = dry_run and job.device != "auto"
         where = torch.device(job.device) if elsewhere else resolve_device(job.device)
+        if not dry_run:
+            job.check_source()  # planning may take GPU minutes
         shares = job.plan(None if dry_run else screen.say)
         if not dry_run:
             job.check_origins(shares)

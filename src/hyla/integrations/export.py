@@ -7,6 +7,7 @@ behind. Batch and length are free.
 import contextlib
 import copy
 import logging
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,17 +39,21 @@ def export_model(model: Transformer, path: Path, *, format: str, padding: bool =
     onnxruntime = _onnxruntime() if format == "onnx" else None
     program = _Program(model, padding).eval()
     exported = _exported(program)
-    if onnxruntime is None:
-        torch.export.save(exported, path)
-        run = torch.export.load(path).module()
-    else:
-        _write_onnx(exported, path)
-        run = _onnx_session(onnxruntime, path)
-    error = max(_error(program, run, inputs) for inputs in _examples(program))
-    if not error <= TOLERANCE:  # also NaN
-        raise ExportError(
-            f"{path} is off by {error:.1e} of the largest logit, and not what the model computes"
-        )
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # only what is right gets its name
+        draft = Path(folder) / path.name
+        if onnxruntime is None:
+            torch.export.save(exported, draft)
+            run = torch.export.load(draft).module()
+        else:
+            _write_onnx(exported, draft)
+            run = _onnx_session(onnxruntime, draft)
+        error = max(_error(program, run, inputs) for inputs in _examples(program))
+        if not error <= TOLERANCE:  # also NaN
+            raise ExportError(
+                f"the program is off by {error:.1e} of the largest logit, and not what the model "
+                f"computes: {path} is not written"
+            )
+        draft.replace(path)
     return error
 
 

@@ -4,7 +4,6 @@ A claim is made only where everything it speaks of was measured. It says what mu
 effects, all of them) and how large that must be.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,6 +81,11 @@ class Claim:
         return min(self.effects, key=lambda effect: effect.clearness)
 
     @property
+    def chances(self) -> int:
+        """How many effects could have been below 0 by luck; above 0 all of them must be."""
+        return 1 if self.weakest.value > 0 else len(self.effects)
+
+    @property
     def as_large(self) -> bool:
         """Whether the effect is of the claimed size."""
         values = [effect.value for effect in self.effects]
@@ -109,11 +113,6 @@ def ahead(
 def constructed(text: str, numbers: str) -> Claim:
     """Return a claim that no measurement could have contradicted."""
     return Claim(text=text, numbers=numbers, untested=BY_CONSTRUCTION)
-
-
-def introduced(what: str, claims: Sequence[Claim]) -> list[Claim]:
-    """Return the claims with words before their numbers that say what was measured."""
-    return [dataclasses.replace(claim, numbers=f"{what}{claim.numbers}") for claim in claims]
 
 
 def percent(value: Estimate) -> str:

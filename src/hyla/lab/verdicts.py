@@ -46,8 +46,8 @@ class Verdict:
 
 def judge(claims: Sequence[Claim]) -> list[Verdict]:
     """Judge all claims of a report together."""
-    tested = [claim.weakest for claim in claims if _reason(claim) is None]
-    level = _level([e.probability for e in tested if not math.isnan(e.value)])
+    tested = [claim for claim in claims if _reason(claim) is None]
+    level = _level([_probability(c) for c in tested if not math.isnan(c.weakest.value)])
     return [_verdict(claim, level) for claim in claims]
 
 
@@ -64,6 +64,11 @@ def _reason(claim: Claim) -> str | None:
     return TOO_FEW if few else None
 
 
+def _probability(claim: Claim) -> float:
+    """Return that of the weakest effect; below 0, of the worst of so many (Bonferroni)."""
+    return min(1.0, claim.chances * claim.weakest.probability)
+
+
 def _level(probabilities: Sequence[float]) -> float:
     """Return up to which probability an effect is called certain (Benjamini and Hochberg)."""
     share = FALSE_ONES / max(1, len(probabilities))
@@ -75,6 +80,7 @@ def _verdict(claim: Claim, level: float) -> Verdict:
     status = _reason(claim) or _status(claim, level)
     parts, interval = [claim.numbers], None
     if status in STATUSES and not math.isnan(claim.weakest.value):
+        level /= claim.chances
         interval = claim.weakest.interval(level)
     if not claim.untested:
         parts += _line(claim, claim.weakest, level, interval)
@@ -85,7 +91,7 @@ def _status(claim: Claim, level: float) -> str:
     effect = claim.weakest
     if math.isnan(effect.value):
         return NOT  # what diverged was measured, and shows nothing
-    if effect.probability > level:
+    if _probability(claim) > level:
         return UNDECIDED
     if effect.value < 0:
         return NOT

@@ -12,6 +12,7 @@ has the table of all names.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -30,7 +31,8 @@ def add_hook_points(
 ) -> AnyModule:
     """Give each attention layer of hyla in `model` its hook points, in place; return the model.
 
-    `make_point` makes one; a library may have a class of its own. What is there already stays.
+    `make_point` makes one; a library may have a class of its own, which takes the place of plain
+    ones. What is there already stays otherwise.
     """
     layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     if not layers:
@@ -39,14 +41,17 @@ def add_hook_points(
             "of transformers, hyla.latents.record_codes reads the codes without"
         )
     for layer in layers:
-        if hasattr(layer, CODE):
+        new = not hasattr(layer, CODE)
+        for name in HOOK_POINTS:
+            if new or type(getattr(layer, name)) is nn.Identity:
+                layer.add_module(name, make_point())
+        if not new:
             continue
         layer.joint_projection = False  # it would pass by the values' own projection
-        for name in HOOK_POINTS:
-            layer.add_module(name, make_point())
         layer.register_forward_pre_hook(_with_code, with_kwargs=True)
-        layer.v_proj.register_forward_hook(_by_head(layer, VALUE))
-        layer.out_proj.register_forward_pre_hook(_before_projection(layer))
+        # Partial functions: a copy of the model then has hooks of its own layers.
+        layer.v_proj.register_forward_hook(partial(_after_projection, layer))
+        layer.out_proj.register_forward_pre_hook(partial(_before_projection, layer))
     return model
 
 
@@ -55,13 +60,15 @@ def _with_code(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return args, kwargs | {"edit_code": in_turn(given.get("edit_code"), getattr(layer, CODE))}
 
 
-def _by_head(layer: MultiHeadAttention, name: str) -> Callable[..., Tensor]:
-    def show(projection: nn.Module, args: Any, values: Tensor) -> Tensor:
-        return getattr(layer, name)(values.unflatten(-1, (layer.num_heads, -1))).flatten(-2)
+def _after_projection(
+    layer: MultiHeadAttention, projection: nn.Module, args: Any, values: Tensor
+) -> Tensor:
+    return _by_head(layer, VALUE, values)
 
-    return show
+
+def _before_projection(layer: MultiHeadAttention, projection: nn.Module, args: Any) -> Tensor:
+    return _by_head(layer, OUTPUT, args[0])
 
 
-def _before_projection(layer: MultiHeadAttention) -> Callable[..., Tensor]:
-    show = _by_head(layer, OUTPUT)
-    return lambda projection, args: show(projection, (), args[0])
+def _by_head(layer: MultiHeadAttention, name: str, heads: Tensor) -> Tensor:
+    return getattr(layer, name)(heads.unflatten(-1, (layer.num_heads, -1))).flatten(-2)

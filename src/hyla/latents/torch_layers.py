@@ -32,8 +32,7 @@ def observing(model: nn.Module, observer: Observer) -> Iterator[None]:
     asked: list[tuple[bool, bool]] = []
 
     def before(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = inspect.signature(layer.forward).bind_partial(*args, **kwargs).arguments
-        given = {"key": given["query"], "value": given["query"]} | given  # alone: of itself
+        given = _arguments(layer, args, kwargs)
         asked.append((given.get("need_weights", True), given.get("average_attn_weights", True)))
         return (), given | {"need_weights": True, "average_attn_weights": False}
 
@@ -84,10 +83,22 @@ def value_networks(model: nn.Module, inputs: Inputs) -> dict[Site, ValueNetworks
         found[order.site("self" if given["key"] is given["query"] else "cross")] = _networks(layer)
 
     layers = [module for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
-    hooks = [layer.register_forward_hook(read, with_kwargs=True) for layer in layers]
+    hooks = [
+        layer.register_forward_pre_hook(
+            lambda *call: ((), _arguments(*call)), with_kwargs=True, prepend=True
+        )
+        for layer in layers
+    ]
+    hooks += [layer.register_forward_hook(read, with_kwargs=True) for layer in layers]
     with hooks_removed(hooks), _without_shortcuts():
         run(model, inputs)
     return found
+
+
+def _arguments(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return what a layer was called with, by name; called alone, a query attends to itself."""
+    given = inspect.signature(layer.forward).bind_partial(*args, **kwargs).arguments
+    return {"key": given["query"], "value": given["query"]} | given
 
 
 def _networks(layer: nn.MultiheadAttention) -> ValueNetworks:

@@ -7,6 +7,7 @@ stopped and resumed.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -117,7 +118,7 @@ class TaskStream(IterableDataset[Batch]):
 
     def loader(self, **options: Any) -> StreamLoader:
         """A DataLoader that can be resumed; options are those of `torch.utils.data.DataLoader`."""
-        return StreamLoader(self, **options)
+        return StreamLoader(copy.copy(self), **options)  # each is where it is by itself
 
 
 class StreamLoader(DataLoader[Batch]):

@@ -33,5 +33,6 @@ def keep_freed_memory() -> None:
     clear the same pages anew: a tenth to a fifth of its time. Elsewhere this does nothing.
     """
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
-        for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
-            library.mallopt(option, _KEPT_BYTES)
+        # Older ones refuse large blocks; and if both are refused, the default is better than half.
+        if any(library.mallopt(_MMAP_THRESHOLD, size) for size in (_KEPT_BYTES, 2**25)):
+            library.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)

@@ -11,6 +11,7 @@ A run's directory is a place: its name is the `fingerprint` of the whole config 
 
 import ast
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -61,7 +62,7 @@ def own_preset(attention: str | AttentionSpec) -> dict[str, str]:
     """Return what a tree holds beside the name of somebody's own preset: a hash of its meaning.
 
     A spec that was changed under its old name is another method, and its runs are others. Of a
-    function counts what stands in it, comments aside, and not what it calls.
+    function counts what stands in it, comments aside, and what was bound to it; not what it calls.
     """
     if not isinstance(attention, str):
         raise ValueError(
@@ -87,14 +88,39 @@ def without_own_preset(tree: Mapping[str, Any], attention: str) -> dict[str, Any
 
 def _spelled_out(part: Any) -> str:
     if not callable(part):
-        return part
-    kind = part if inspect.isroutine(part) else type(part)
+        return repr(part)
+    if isinstance(part, functools.partial):
+        bound = (*part.args, *sorted(part.keywords.items()))
+    elif inspect.ismethod(part):
+        bound = (part.__self__,)
+    elif inspect.isroutine(part):
+        cells = getattr(part, "__closure__", None) or ()
+        bound = tuple(cell.cell_contents for cell in cells)
+    elif " at 0x" in repr(part):
+        bound = tuple(sorted(vars(part).items()))
+    else:
+        bound = (repr(part),)
+    known = part.func if isinstance(part, functools.partial) else part
+    kind = known if inspect.isroutine(known) else type(known)
+    return "\n".join([_source(kind), *(_spelled_out(one) for one in bound)])
+
+
+def _source(kind: Any) -> str:
+    """Return what is written there; of PyTorch, which may be written anew, the name."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if name.startswith("torch."):
+        return name
     try:
-        text = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(kind))))
-    except (OSError, TypeError, SyntaxError):  # of C, or a lambda in the midst of a line
-        text = kind.__qualname__
-    settings = "" if kind is part or " at 0x" in repr(part) else repr(part)
-    return f"{text}{settings}"
+        text = textwrap.dedent(inspect.getsource(kind))
+        tree = ast.parse(text)
+    except SyntaxError:  # a lambda in the midst of a line
+        return text
+    except (OSError, TypeError):  # of C
+        return name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def method_key(config: "TrainConfig") -> str:

@@ -20,6 +20,8 @@ def leaderboard(*, entries: Path = FOLDER, page: Path = PAGE) -> None:
         Markdown file to write.
     """
     with usage_errors():
+        if not entries.is_dir():
+            raise ValueError(f"there is no folder {entries}: --entries is where submit writes")
         text = leaderboard_page(entries)
         with write_errors(page):
             write_atomically(page, text.encode())

@@ -69,6 +69,9 @@ def submit(
     except ImportError as error:
         raise UsageError(str(error)) from error
     with usage_errors():
+        for name, value in (("seed", seed), ("trained-on", trained_on), ("seconds", seconds)):
+            if value is not None and value < 0:
+                raise ValueError(f"--{name} is not negative, got {value}")
         chosen = variant_named(variant)
         answers = read_predictions(predictions, chosen)
         entry = Entry(

@@ -24,7 +24,7 @@ def measured_size(
     Where it is not, measures it and tells `say`, if there is one and it is worth the time;
     returns None otherwise. `config` has all members that are left to train.
     """
-    folder = folder_of_compiled(root) / "populations"
+    folder = folder_of_compiled(root).parent / "populations"
     path = folder / f"{_key(config, device)}.json"
     if path.exists():
         return json.loads(path.read_text())["members"]

@@ -29,6 +29,7 @@ from hyla.training.identity import method_key
 _OUT = Path("results/lab")
 # Apart, as its numbers mean nothing, and git ignores it.
 _SMOKE_OUT = Path("results/smoke")
+_ANYWAY = "or collect with --allow-dirty, and the report marks what comes from there"
 
 
 class Cost(NamedTuple):
@@ -174,26 +175,30 @@ class Reproduction(LabLaunch, Job, Extent):
 
     # --- collecting --------------------------------------------------------------------------
 
-    def check_origins(self, shares: Sequence[Share]) -> None:
-        """Raise a ValueError if results would come from source that no commit has.
+    @property
+    def _any_origin(self) -> bool:
+        return self.allow_dirty or self.scale == "smoke"  # there, the numbers mean nothing
 
-        At smoke scale the numbers mean nothing, wherever they come from.
-        """
-        if self.allow_dirty or self.scale == "smoke":
-            return
-        anyway = "or collect with --allow-dirty, and the report marks what comes from there"
-        if is_dirty(git_commit()):
+    def check_source(self) -> None:
+        """Raise a ValueError if results would come from source that no commit has."""
+        if not self._any_origin and is_dirty(git_commit()):
             raise ValueError(
                 "this source tree has uncommitted changes, so that no commit would say where the "
-                f"results come from: commit or stash them, {anyway}"
+                f"results come from: commit or stash them, {_ANYWAY}"
             )
+
+    def check_origins(self, shares: Sequence[Share]) -> None:
+        """Raise a ValueError if this source, or that of a run, is what no commit has."""
+        self.check_source()
+        if self._any_origin:
+            return
         paths = dict.fromkeys(share.path for share in shares if share.path.exists())
         dirty = [p.name for p in paths if is_dirty(origin_of(read_run(p))["git_commit"])]
         if dirty:
             named = ", ".join(dirty[:3]) + (", …" if len(dirty) > 3 else "")
             raise ValueError(
                 f"{len(dirty)} runs under {self.root} were trained with uncommitted changes "
-                f"({named}): move them away to train them again, {anyway}"
+                f"({named}): move them away to train them again, {_ANYWAY}"
             )
 
     def collect(self, outcome: Outcome, *, trained: bool, deadline: float, watch: Watch) -> None:

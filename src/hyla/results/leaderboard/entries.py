@@ -52,6 +52,10 @@ def write_entry(entry: Entry, folder: Path = FOLDER) -> Path:
     if not re.search(r"[a-z0-9]", entry.model.lower()):
         raise ValueError(f"a model needs a name with letters or digits, got {entry.model!r}")
     path = folder / entry.file_name
+    if path.exists() and (other := json.loads(path.read_text("utf-8"))["model"]) != entry.model:
+        raise ValueError(
+            f"{path} is that of {other!r}: give {entry.model!r} a name of other letters"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = {name: value for name, value in asdict(entry).items() if value not in (None, "")}
     kept["score"] |= {

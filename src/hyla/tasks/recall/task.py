@@ -1,4 +1,4 @@
-"""Multi-query associative recall, as zoology poses it (Arora et al., 2023)."""
+"""Multi-query associative recall, after zoology's (Arora et al., 2023)."""
 
 from __future__ import annotations
 

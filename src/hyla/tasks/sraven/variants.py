@@ -52,7 +52,7 @@ class Variant:
         return _first_instances(self.task, SPLIT, INSTANCES)
 
     def manifest(self) -> dict[str, Any]:
-        """All that the name fixes, for JSON; `Variant.hash` is the hash of this."""
+        """All that the name fixes, for JSON; `measure` hashes this."""
         sides = self.task.manifest(SEED)
         return {
             "variant": self.name,

@@ -52,21 +52,30 @@ def _titled(panel: Lines | None, addition: str) -> Lines | None:
 def _claims(results: Results) -> list[Claim]:
     codes = {split: rows_of(results, predictor="code", split=split) for split in READINGS}
     return [
-        _claim(results, split, method) for split in READINGS for method in methods_in(codes[split])
+        claim
+        for split in READINGS
+        for method in methods_in(codes[split])
+        for claim in _claim(results, split, method)
     ]
 
 
-def _claim(results: Results, split: str, method: str) -> Claim:
+def _claim(results: Results, split: str, method: str) -> list[Claim]:
+    """Claim it where codes and something to compare them with were decoded of the same models."""
     scores = functools.partial(f1_by_seed, results, "terms", split, method)
     rows = rows_of(results, predictor="code", label="terms", split=split, attention=method)
-    codes = {layer: scores("code", layer) for layer in {row["layer"] for row in rows}}
+    layers = {row["layer"] for row in rows}
+    codes = {layer: found for layer in layers if (found := scores("code", layer))}
+    if not codes:
+        return []
     best = max(codes, key=lambda layer: statistics.fmean(codes[layer].values()))
     # Inputs and targets have no layer.
     beside = {name: scores(name) or scores(name, best) for name in (*_CONTROLS, _STREAM)}
-    known = {name: found for name, found in beside.items() if found}
+    known = {name: found for name, found in beside.items() if found.keys() & codes[best]}
     controls = [found for name, found in known.items() if name in _CONTROLS]
     numbers = ", ".join(f"{name} {percent(over(found))}" for name, found in known.items())
-    return Claim(
+    if not controls:
+        return []
+    claim = Claim(
         text=f"The latent code of the query token is predictive of the terms ({method}; "
         f"{READINGS[split]}).",
         numbers=f"F1 on unseen functions, layer {best + 1}: code {percent(over(codes[best]))}; "
@@ -74,6 +83,7 @@ def _claim(results: Results, split: str, method: str) -> Claim:
         effects=[lead(codes[best], control) for control in controls],
         size=Size(least=0.1, why="above each of these but the stream, seed by seed"),
     )
+    return [claim]
 
 
 EXPERIMENT = Experiment(

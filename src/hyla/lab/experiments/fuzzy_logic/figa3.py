@@ -77,7 +77,8 @@ def _all_fail(results: Results) -> list[Claim]:
 
 def _failure(cells: Sequence[Cell]) -> Effect:
     """Return how far a method is below solving, mean over lengths and fractions."""
-    scores = [score for cell in _seeded(cells) if (score := cell.score(_UNKNOWN)) is not None]
+    found = [score for cell in _seeded(cells) if (score := cell.score(_UNKNOWN)) is not None]
+    scores = [score for score in found if not math.isnan(score.mean)] or found
     return effect(*((-1 / len(scores), score) for score in scores), above=-_FAILS_BELOW)
 
 
