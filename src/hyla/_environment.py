@@ -29,21 +29,28 @@ def cpu_threads() -> str:
 
 @functools.cache  # what this process imported, whatever is checked out later
 def git_commit() -> str | None:
-    """Return the commit of this source tree, with ``-dirty`` if edited; None for an installation.
+    """Return the commit of this source, with ``-dirty`` if edited; None for an installation.
 
-    An installed copy may lie inside somebody else's repository, whose commit says nothing here;
-    it is not tracked there. A tree that was copied without its history can be told by the
-    environment variable HYLA_COMMIT.
+    What lies beside the package (results, pages) computes nothing and may be edited. An installed
+    copy may lie inside somebody else's repository, whose commit says nothing here; it is not
+    tracked there. A tree that was copied without its history can be told by the environment
+    variable HYLA_COMMIT.
     """
     source = Path(__file__)
+
+    def git(*command: str) -> str:
+        return subprocess.run(
+            ["git", *command],
+            cwd=source.parent,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
+
     try:
-        for command in (
-            ["git", "ls-files", "--error-unmatch", source.name],
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        ):
-            answer = subprocess.run(
-                command, cwd=source.parent, capture_output=True, text=True, check=True, timeout=10
-            )
+        git("ls-files", "--error-unmatch", source.name)
+        edited = git("diff", "--name-only", "HEAD", "--", ".")
+        return git("rev-parse", "HEAD") + ("-dirty" if edited else "")
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("HYLA_COMMIT")
-    return answer.stdout.strip()

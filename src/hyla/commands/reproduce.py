@@ -116,7 +116,8 @@ def reproduce(
         return
     with screen:
         outcome = job.run(screen, shares)
-    if report and not outcome.submitted and stored_conditions(job.store):
+    ended = outcome.stopped is None and not outcome.submitted
+    if report and ended and stored_conditions(job.store):
         write_report(job.store, screen.console)
     outcome.check()
 

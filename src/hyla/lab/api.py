@@ -42,7 +42,7 @@ def run(
     if dry_run:
         return Outcome(shares=job.plan())
     outcome = job.run(Watch(say))
-    if not outcome.submitted:
+    if outcome.stopped is None and not outcome.submitted:
         if isinstance(job, Sweep):
             for path in job.write(outcome):
                 say(f"written: {path}")
