@@ -5,8 +5,9 @@ turn, changes the code until the model explains it, and answers the real questio
 The other way shows the model the same puzzle in other words, and adds up what it says.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from hyla.latents.intervene import edited
 from hyla.latents.measures.confidence import Interval, wilson_interval
-from hyla.latents.search import LEARNING_RATE, Example, searched
+from hyla.latents.search import LEARNING_RATE, CodeChange, Example, searched
 from hyla.nn import Transformer
 from hyla.tasks.sraven.equivalents import about_row, shuffled
 from hyla.tasks.sraven.generator import encode
@@ -38,6 +39,8 @@ class Thought:
     """Whether the answer to each instance is right."""
     row_losses: Float[Tensor, " n"] | None = None
     """Mean cross-entropy of the rows that were held out, in nats; None without search."""
+    explained: Bool[Tensor, " n"] | None = None
+    """Whether the model answers all of these rows; None without search."""
 
     @property
     def accuracy(self) -> Interval:
@@ -58,6 +61,7 @@ def thinking_curve(
     instances: int,
     steps: Sequence[int],
     learning_rate: float = LEARNING_RATE,
+    per_pair: bool = False,
 ) -> list[Thought]:
     """Measure both ways on the first instances of a split, after each of these numbers of steps."""
     task = variant.task
@@ -68,10 +72,11 @@ def thinking_curve(
     device = next(model.parameters()).device
     sampler = task.sampler(split, seeds=[SEED], batch_size=instances, device=device)
     reader = _Reader(model, task.config.num_values)
+    search = partial(searched, learning_rate=learning_rate, per_pair=per_pair)
     random = torch.Generator().manual_seed(0)
     parts = [
         [
-            *_searching(reader, panels, set(steps), learning_rate),
+            *_searching(reader, panels, set(steps), search),
             *_asking_again(reader, panels, set(steps), random),
         ]
         for panels in sampler.instances(0).panels[0].split(_BATCH)
@@ -101,11 +106,10 @@ def _searching(
     reader: _Reader,
     panels: Int64[Tensor, "b rows columns m"],
     steps: set[int],
-    learning_rate: float,
+    search: Callable[..., Iterator[CodeChange]],
 ) -> Iterator[Thought]:
     examples = [reader.example(about_row(panels, row)) for row in range(panels.shape[1] - 1)]
-    changes = searched(reader.model, examples, steps=max(steps), learning_rate=learning_rate)
-    for step, change in enumerate(changes):
+    for step, change in enumerate(search(reader.model, examples, steps=max(steps))):
         if step in steps:
             with edited(reader.model, change.edits()):
                 right = _right(reader.scores(panels), panels)
@@ -115,6 +119,7 @@ def _searching(
                 passes=_passes(step, panels),
                 right=right,
                 row_losses=change.losses,
+                explained=change.explained,
             )
 
 
@@ -147,9 +152,10 @@ def _right(
 
 def _joined(parts: Sequence[Thought]) -> Thought:
     """Of several batches, one."""
-    losses = [part.row_losses for part in parts if part.row_losses is not None]
-    return replace(
-        parts[0],
-        right=torch.cat([part.right for part in parts]),
-        row_losses=torch.cat(losses) if losses else None,
-    )
+    fields = ("right", "row_losses", "explained")
+    whole = {
+        name: torch.cat([getattr(part, name) for part in parts])
+        for name in fields
+        if getattr(parts[0], name) is not None
+    }
+    return replace(parts[0], **whole)

@@ -1,6 +1,8 @@
 """`hyla sraven think`: whether thinking longer helps."""
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from hyla.commands.shared.exits import usage_errors
 from hyla.commands.shared.output import console, table
@@ -23,6 +25,7 @@ def think(
     instances: int = 512,
     split: str = SPLIT,
     learning_rate: float = LEARNING_RATE,
+    per_pair: Annotated[bool, Parameter(negative=())] = False,
     member: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
@@ -52,6 +55,8 @@ def think(
         ood (unseen combinations), or one of the others to choose the rate on.
     learning_rate
         Of the search, by Adam.
+    per_pair
+        Change the code of every query-key pair by itself, not of all alike.
     member
         Which model of the run.
     device
@@ -68,15 +73,19 @@ def think(
             instances=instances,
             steps=steps,
             learning_rate=learning_rate,
+            per_pair=per_pair,
         )
-    numeric = ("steps", "passes", "right (%)", "gained", "lost", "loss of known rows")
+    numeric = ("steps", "passes", "right (%)", "gained", "lost", "rows explained (%)", "their loss")
     shown = table(
         f"{who} on {variant}, {instances:,} instances of {split}", "way", *numeric, numeric=numeric
     )
     for thought in curve:
         rate, low, high = (100 * number for number in thought.accuracy)
-        gained, lost = thought.changed(curve[0])
-        loss = "-" if thought.row_losses is None else f"{float(thought.row_losses.mean()):.3f}"
-        numbers = (str(thought.steps), str(thought.passes), f"{rate:.1f} ({low:.1f} to {high:.1f})")
-        shown.add_row(_WAYS[thought.way], *numbers, str(gained), str(lost), loss)
+        numbers = (thought.steps, thought.passes, f"{rate:.1f} ({low:.1f} to {high:.1f})")
+        rows = ("-", "-")
+        if thought.explained is not None and thought.row_losses is not None:
+            share, loss = (float(x.float().mean()) for x in (thought.explained, thought.row_losses))
+            rows = (f"{100 * share:.1f}", f"{loss:.3f}")
+        cells = (*numbers, *thought.changed(curve[0]), *rows)
+        shown.add_row(_WAYS[thought.way], *map(str, cells))
     console().print(shown)
