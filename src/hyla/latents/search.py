@@ -23,7 +23,7 @@ from hyla.latents.observe import CodeEdit
 from hyla.nn import MultiHeadAttention
 
 LEARNING_RATE = 0.003
-"""Of Adam; chosen on instances of trained combinations (LOG.md)."""
+"""Of Adam; for HYLA, chosen on trained combinations. Softmax attention needs a tenth of it."""
 
 
 class Example(NamedTuple):
