@@ -24,7 +24,8 @@ def output(capsys, *arguments: str) -> str:
 
 def test_help_names_the_subcommands(capsys):
     shown = output(capsys, "--help")
-    for name in ("show", "export", "audit", "variants", "predict", "submit", "leaderboard"):
+    names = ("show", "export", "audit", "variants", "predict", "submit", "leaderboard", "think")
+    for name in names:
         assert re.search(rf"│ {name} +\w", shown)
     shown = output(capsys, "show", "--help")
     assert "Examples" in shown

@@ -8,6 +8,7 @@ from hyla.commands.sraven.leaderboard import leaderboard
 from hyla.commands.sraven.predict import predict
 from hyla.commands.sraven.show import show
 from hyla.commands.sraven.submit import submit
+from hyla.commands.sraven.think import think
 from hyla.commands.sraven.variants import variants
 
 _INTRO = """Look at SRAVEN, the paper's symbolic Raven matrices, and compare models on it.
@@ -17,5 +18,6 @@ the terminal, in a picture, in a Parquet file.
 """
 
 sraven = App(name="sraven", help=_INTRO)
-for _position, _command in enumerate((show, export, audit, variants, predict, submit, leaderboard)):
+_commands = (show, export, audit, variants, predict, submit, leaderboard, think)
+for _position, _command in enumerate(_commands):
     sraven.command(_command, sort_key=_position)

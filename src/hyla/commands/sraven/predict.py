@@ -5,8 +5,7 @@ from typing import Literal
 
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
 from hyla.commands.shared.output import console
-from hyla.explorer.packed import read_description, read_weights, shipped_models
-from hyla.results import load_model
+from hyla.commands.sraven.answerer import load_answerer
 from hyla.tasks.sraven.variants import Variant, variant_named
 from hyla.training.devices import resolve_device
 
@@ -56,11 +55,5 @@ def _answers(who: str, variant: Variant, member: int, device: str):
 
     if who in BASELINES:
         return BASELINES[who](variant)
-    where = resolve_device(device)
-    shipped = {stem.name: stem for stem in shipped_models()}
-    if who in shipped:
-        _, config = read_description(shipped[who])
-        model, member = read_weights(shipped[who], config).to(where), 0
-    else:
-        model, config = load_model(who, member, device=where)
-    return by_model(variant, model, config, seed=config.members[member].seed)
+    model, config, seed = load_answerer(who, member, resolve_device(device))
+    return by_model(variant, model, config, seed=seed)

@@ -1,0 +1,72 @@
+"""Thinking longer: both ways begin with the plain answer, and take as many passes."""
+
+import pytest
+import torch
+
+from hyla.cli import main
+from hyla.commands.shared.exits import USAGE
+from hyla.explorer.packed import read_description, read_weights, shipped_folder
+from hyla.nn import Transformer
+from hyla.results import thinking
+from hyla.results.thinking import thinking_curve
+from hyla.tasks.sraven.variants import variant_named
+from tiny_runs import tiny_model
+
+PAPER = variant_named("paper")
+
+
+def softmax() -> Transformer:
+    stem = shipped_folder() / "sraven-softmax"
+    return read_weights(stem, read_description(stem)[1])
+
+
+def test_without_a_step_both_ways_are_the_plain_answer():
+    model = softmax()
+    batch = PAPER.task.batch("ood", seed=0, index=0, batch_size=32)
+    with torch.no_grad():
+        right = (model(batch.inputs)[:, -4:].argmax(-1) == batch.targets).all(-1)
+    searched, again = thinking_curve(PAPER, model, split="ood", instances=32, steps=[0])
+    assert torch.equal(searched.right, right)
+    assert torch.equal(again.right, right)
+    assert searched.passes == again.passes == 1
+    assert searched.changed(again) == (0, 0)
+
+
+def test_the_rows_are_explained_in_parts_as_in_one(monkeypatch):
+    torch.manual_seed(0)
+    model = Transformer(tiny_model(PAPER.task))
+    options = {"split": "ood", "instances": 10, "steps": [2, 0], "learning_rate": 0.03}
+    whole = thinking_curve(PAPER, model, **options)
+    monkeypatch.setattr(thinking, "_BATCH", 4)
+    parts = thinking_curve(PAPER, model, **options)
+    found = [(thought.way, thought.steps, thought.passes) for thought in whole]
+    assert found == [("search", 0, 1), ("search", 2, 9), ("again", 0, 1), ("again", 2, 9)]
+    for one, other in zip(whole[:2], parts[:2], strict=True):
+        torch.testing.assert_close(one.row_losses, other.row_losses, rtol=1e-3, atol=1e-3)
+        assert len(other.right) == 10
+    first, last = whole[:2]
+    assert last.row_losses.mean() < first.row_losses.mean()
+
+
+def test_the_command_shows_the_curve(capsys):
+    arguments = ["--variant", "paper", "--instances", "8", "--steps", "0", "1"]
+    assert main(["sraven", "think", "sraven-softmax", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("search on the code") == shown.count("asked again in other words") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--variant", "paper-split1"], "was trained on"),
+        (["--variant", "paper", "--steps", "-1"], "steps must be numbers from 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(capsys, arguments: list[str], reason: str):
+    assert main(["sraven", "think", "sraven-softmax", *arguments]) == USAGE
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_follows_no_rule_is_refused():
+    with pytest.raises(ValueError, match="follows no rule"):
+        thinking_curve(variant_named("distractors"), softmax(), split="ood", instances=2, steps=[0])
