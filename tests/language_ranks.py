@@ -78,7 +78,7 @@ def _run_rank(
 
     from hyla.tasks.language import Corpus
     from hyla.training import Interrupted
-    from hyla.training.language import Execution, train_language
+    from hyla.training.language import Execution, Source, train_language
     from hyla.training.language.steps import Steps
     from hyla.training.run import loop
     from tiny_text import tiny_language_config
@@ -120,13 +120,15 @@ def _run_rank(
 
     torch.distributed.destroy_process_group = leave_as_last_owner
     opened = Corpus.open(corpus)
+    begin = options.get("source")
     try:
         train_language(
-            tiny_language_config(opened),
+            tiny_language_config(opened, **options.get("settings", {})),
             opened,
             root=root,
             device="cpu",
             execution=Execution(**options.get("execution", {})),
+            source=None if begin is None else Source.open(begin, opened),
         )
     except Interrupted as stopped:
         print(stopped)

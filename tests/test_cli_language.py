@@ -97,6 +97,46 @@ def test_generate(run, capsys):
     assert "--- 2" in said
 
 
+def test_from_softmax_to_hyla(corpus, run, tmp_path, capsys):
+    begin = ["--scale", "smoke", "--steps", "6", "--from", str(run), "--distil-steps", "2"]
+    here = ["--root", str(tmp_path), "--device", "cpu"]
+    command = [*TRAIN, str(corpus), *begin, *here]
+    assert main([*command, "--max-seconds", "1e-6"]) == 75
+    assert main(command) == 0
+    (path,) = tmp_path.iterdir()
+    config, old = (json.loads((one / "config.json").read_text()) for one in (path, run))
+    assert config["conversion"]["distil_steps"] == 2
+    assert run.name.endswith(config["conversion"]["source"][:12])
+    assert config["model"] | {"attention": "softmax"} == old["model"]
+    assert config["model"]["attention"] != "softmax"
+    assert main(["generate", str(path), "--tokens", "3", "--device", "cpu"]) == 0
+    capsys.readouterr()
+    for wrong, message in (
+        (["--size", "mini"], "leave out --size: the model has the shape of"),
+        (["--model.mlp-dim", "48"], "leave out model.mlp_dim 48 (there 256)"),
+    ):
+        assert main([*command, *wrong]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_from_softmax_to_hyla_without_the_command_lines_packages(
+    corpus, run, tmp_path, monkeypatch, capsys
+):
+    settings = ["steps=6", "conversion.distil_steps=2"]
+    more = ["--scale", "smoke", "--root", str(tmp_path), "--device", "cpu", "--set", *settings]
+    for begin, code in ((run, 0), (tmp_path / "none", 2)):
+        command = ["language", str(corpus), "--from", str(begin), *more]
+        monkeypatch.setattr(sys, "argv", command)
+        if code == 0:
+            assert train_bare() == 0
+            continue
+        with pytest.raises(SystemExit, match="2"):
+            train_bare()
+    assert "none is not a run directory" in capsys.readouterr().err
+    (path,) = tmp_path.iterdir()
+    assert json.loads((path / "config.json").read_text())["conversion"]["distil_steps"] == 2
+
+
 def test_a_dataset_from_a_c4_file(tmp_path):
     pytest.importorskip("datasets")
     plain = write_json_lines(tmp_path / "lines", documents(), timestamp="2019", url="u")
@@ -120,6 +160,7 @@ def test_a_dataset_from_a_c4_file(tmp_path):
         ([*TRAIN, "{tmp}"], "is not a prepared corpus"),
         ([*TRAIN, "{tmp}/a.txt"], "make one with `hyla data prepare FOLDER {tmp}/a.txt`"),
         ([*TRAIN, "{corpus}", "--scale", "papr"], "scale 'papr' is unknown"),
+        ([*TRAIN, "{corpus}", "--distil-steps", "5"], "--distil-steps needs --from RUN"),
         ([*TRAIN, "{corpus}", "--strategy", "fsdp"], "'fsdp' needs torchrun"),
         ([*TRAIN, "{corpus}", "--model.num-heads", "3"], "does not divide"),
         ([*TRAIN, "{corpus}", "--sequence-length", "5000"], "too few for one sequence of 5000"),

@@ -61,6 +61,13 @@ def test_runs_of_another_scale_are_left_out_and_named(tmp_path: Path):
     assert {row["run"] for row in measure(tmp_path, "paper", said)} == {"as-large"}
     assert {line.split()[3] for line in said} == names
 
+    # One that began with the weights of another saw more than its own tokens.
+    file.write_text(json.dumps(config | {"conversion": {"source": "0", "distil_steps": 1}}))
+    said.clear()
+    with pytest.raises(NotAvailableError):
+        measure(tmp_path, "paper", said)
+    assert any("as-large" in line and "weights of another run" in line for line in said)
+
 
 def evaluations(
     attention: str,

@@ -45,6 +45,7 @@ For example:
 
 - `hyla train language data/wiki`: a small model, minutes on a laptop
 - `hyla train language data/wiki --scale paper --steps 2000 --attention softmax`
+- `hyla train language data/wiki --from runs/language-softmax-...`: from softmax to HYLA
 - `torchrun --nproc-per-node 8 -m hyla train language data/c4 --scale paper --strategy fsdp`
 
 Exit codes: 0 finished; 75 stopped with a checkpoint, run it again; 130 Ctrl-C; 2 wrong usage;

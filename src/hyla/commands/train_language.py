@@ -22,6 +22,7 @@ from hyla.training.language import (
     Execution,
     LanguageConfig,
     LanguageEvaluation,
+    Source,
     language_config_from_tree,
     language_run_path,
     load_language_preset,
@@ -50,7 +51,8 @@ _TRAINING = Group("Training", sort_key=1)
 _EXECUTION = Group("How it is computed: the same numbers up to rounding", sort_key=2)
 _RUN = Group("Where it runs", sort_key=3)
 _MODEL = Group("Model", sort_key=4)
-_EVALUATION = Group("Evaluation", sort_key=5)
+_CONVERSION = Group("From another attention", sort_key=5)
+_EVALUATION = Group("Evaluation", sort_key=6)
 _USUAL, _HERE = TrainingOptions(), RunOptions()
 
 
@@ -72,6 +74,8 @@ def train_language(
     attention: Annotated[
         AttentionName | None, Parameter(name=("--attention", "--model.attention"), group=_MODEL)
     ] = None,
+    source: Annotated[Path | None, Parameter(name="--from", group=_CONVERSION)] = None,
+    distil_steps: Annotated[int | None, Parameter(group=_CONVERSION)] = None,
     sequence_length: Annotated[
         int | None, Parameter(name=("--sequence-length", "--model.sequence-length"), group=_MODEL)
     ] = None,
@@ -98,6 +102,11 @@ def train_language(
         hyla, softmax, linear, or another row of Table A1; hyla.silu has another φ, hyla.rms4 a
         normalised output. On text hyla_residual_minus_rmshead_plus_softmax.rms4 is level with
         softmax: the smaller scales take it if nothing is said.
+    source
+        Begin as the model of this finished run, with another attention. It says the shape.
+    distil_steps
+        The first steps, in which each attention layer learns to give what that run's layer does
+        and nothing else is trained; 100 if nothing is said.
     sequence_length
         Tokens of a sequence.
     """
@@ -114,20 +123,32 @@ def train_language(
         | without_none({"attention": attention, "sequence_length": sequence_length}),
         "evaluation": given(evaluation),
     }
+    if distil_steps is not None:
+        options["conversion"] = {"distil_steps": distil_steps}
     with usage_errors():
         corpus = Corpus.open(data)
-        tree = training.over(load_language_preset(training.scale))
+        preset = load_language_preset(training.scale)
+        begun = None if source is None else Source.open(source, corpus)
+        if begun is not None:
+            preset = merge(preset, begun.settings())
+            if size is not None:
+                raise ValueError(f"leave out --size: the model has the shape of {source}")
+        elif distil_steps is not None:
+            raise ValueError("--distil-steps needs --from RUN, the run to learn from")
+        tree = training.over(preset)
         settings = language_config_from_tree(merge(tree, without_none(options)), corpus)
         execution = Execution(**given(computing))
         ranks = Ranks(run.device)
         check_execution(settings, execution, ranks)
+        if begun is not None:
+            begun.check(settings)
         run.check()
 
     path = language_run_path(settings, run.root)
     if ranks.first:
         run.say_if_too_late(path)
     arguments = run.arguments(settings.to_tree())
-    summary = train_model(settings, corpus, execution=execution, **arguments)
+    summary = train_model(settings, corpus, execution=execution, source=begun, **arguments)
     if ranks.first:
         _show(settings, summary, path)
 

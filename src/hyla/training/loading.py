@@ -1,8 +1,9 @@
 """Trained models from the directory of their run, whatever was trained."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from hyla.tasks.language.shards import TOKENIZER
 from hyla.training.config import TrainConfig, config_from_tree
 from hyla.training.devices import resolve_device
 from hyla.training.identity import fingerprint
+from hyla.training.run.checkpoints.base import Checkpoints
 from hyla.training.run.checkpoints.file import FileCheckpoints
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
 from hyla.training.run.reading import read_config
@@ -71,19 +73,23 @@ def load_run(path: Path | str) -> TrainedRun:
             config = config_from_tree(tree)
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"{path} cannot be loaded: {error}") from error
+    step, parameters = newest_parameters(path, tree, kind)
+    return TrainedRun(
+        path=path, config=config, step=step, tokenizer=tokenizer, parameters=parameters
+    )
+
+
+def newest_parameters(
+    path: Path, tree: Mapping[str, Any], kind: type[Checkpoints]
+) -> tuple[int, dict[str, Tensor]]:
+    """Return the step of a run's newest checkpoint, and its parameters on the CPU."""
     complaints: list[str] = []
     checkpoints = kind(path, fingerprint(tree), say=complaints.append)
     found = checkpoints.latest()
     if found is None:
         reasons = complaints or ["train it with the command that began it"]
         raise CheckpointError(f"{path} has no checkpoint to load: {' '.join(reasons)}")
-    return TrainedRun(
-        path=path,
-        config=config,
-        step=found.step,
-        tokenizer=tokenizer,
-        parameters=checkpoints.parameters(found),
-    )
+    return found.step, checkpoints.parameters(found)
 
 
 class LoadedModel(NamedTuple):

@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from hyla.tasks.language import Corpus
-from hyla.training.language import language_run_path, load_language_model, train_language
+from hyla.training.language import (
+    Source,
+    language_run_path,
+    load_language_model,
+    train_language,
+)
 from hyla.training.run.reading import read_branch_scales, read_metrics
 from language_ranks import RankProcesses
 from tiny_text import tiny_corpus, tiny_language_config
@@ -65,6 +70,19 @@ def test_two_ranks_have_the_losses_of_one(corpus, tmp_path, alone, strategy):
     found = [read_branch_scales(path) for path in (run_path(corpus, tmp_path), alone)]
     for block, other in zip(*(one["blocks"] for one in found if one is not None), strict=True):
         assert block == pytest.approx(other, rel=0.3)
+
+
+def test_two_ranks_distil_as_one_does(corpus, tmp_path, alone):
+    source = Source.open(alone, corpus)
+    begin = source.settings()
+    begin["conversion"]["distil_steps"] = 5
+    begin["model"]["attention"] = "hyla"
+    config = tiny_language_config(corpus, **begin)
+    train_language(config, corpus, root=tmp_path / "one", device="cpu", source=source)
+    options = {"source": alone, "settings": begin, "execution": {"micro_batch": 2}}
+    codes, outputs = RankProcesses(corpus.path, tmp_path / "two", 2, **options).finish()
+    assert codes == [0, 0], outputs
+    assert_same_run(*(language_run_path(config, tmp_path / ranks) for ranks in ("two", "one")))
 
 
 @pytest.mark.parametrize(

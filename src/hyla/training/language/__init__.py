@@ -7,6 +7,7 @@ from hyla.training.language.config import (
     language_config_from_tree,
     load_language_preset,
 )
+from hyla.training.language.conversion import Source
 from hyla.training.language.training import language_run_path, train_language
 from hyla.training.loading import load_language_model
 
@@ -14,6 +15,7 @@ __all__ = [
     "Execution",
     "LanguageConfig",
     "LanguageEvaluation",
+    "Source",
     "language_config_from_tree",
     "language_run_path",
     "load_language_model",

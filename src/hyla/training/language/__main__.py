@@ -22,8 +22,9 @@ from hyla.training.language.config import (
     language_config_from_tree,
     load_language_preset,
 )
+from hyla.training.language.conversion import Source
 from hyla.training.language.training import check_execution, language_run_path, train_language
-from hyla.training.run.errors import CheckpointError, RunDirectoryError
+from hyla.training.run.errors import CheckpointError, NoRunError, RunDirectoryError
 from hyla.training.run.ranks import Ranks
 
 _TRY_AGAIN = 75  # EX_TEMPFAIL: stopped with a checkpoint, and the same command continues
@@ -44,6 +45,7 @@ def main() -> int:
         metavar="NAME=VALUE",
         help="settings, as in model.attention=softmax steps=2000 member.learning_rate=0.003",
     )
+    parser.add_argument("--from", dest="source", type=Path, help="run to begin from")
     parser.add_argument("--root", type=Path, default=Path("runs"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--max-seconds", type=float, default=math.inf)
@@ -56,6 +58,8 @@ def main() -> int:
     try:
         corpus = Corpus.open(arguments.data)
         tree = load_language_preset(arguments.scale)
+        source = None if arguments.source is None else Source.open(arguments.source, corpus)
+        tree = merge(tree, {} if source is None else source.settings())
         for setting in arguments.set:
             tree = merge(tree, _branch(setting))
         config = language_config_from_tree(tree, corpus)
@@ -67,7 +71,9 @@ def main() -> int:
             backend=arguments.backend,
         )
         check_execution(config, execution, Ranks(arguments.device))
-    except ValueError as error:
+        if source is not None:
+            source.check(config)
+    except (ValueError, NoRunError) as error:
         parser.error(str(error))
     try:
         summary = train_language(
@@ -77,6 +83,7 @@ def main() -> int:
             device=arguments.device,
             max_seconds=arguments.max_seconds,
             execution=execution,
+            source=source,
         )
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)

@@ -45,6 +45,20 @@ class LanguageEvaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """That a model begins as another run's, and how long its attention learns from that one's."""
+
+    source: str
+    """Fingerprint of the other run: which one, not where it lies."""
+    distil_steps: int = 100
+    """The first steps, in which attention alone is trained, layer by layer; 0 for none."""
+
+    def __post_init__(self):
+        if self.distil_steps < 0:
+            raise ValueError(f"distil_steps must be at least 0, got {self.distil_steps}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LanguageConfig:
     """A language model on a corpus."""
 
@@ -58,6 +72,8 @@ class LanguageConfig:
     evaluation: LanguageEvaluation
     log_every: int
     precision: str = "float32"
+    conversion: Conversion | None = None
+    """Of a model that does not begin from scratch."""
 
     def __post_init__(self):
         check_precision(self.precision)
@@ -69,6 +85,16 @@ class LanguageConfig:
             raise ValueError("model.attention_dropout must be 0: language models train without it")
         if model.feed_forward == "moe":
             raise ValueError("model.feed_forward 'moe' is not trained here: use 'gelu' or 'swiglu'")
+        if self.distil_steps >= self.steps:
+            raise ValueError(
+                f"{self.distil_steps} distil_steps leave none of {self.steps} steps to train on: "
+                "take more steps, or distil in fewer"
+            )
+
+    @property
+    def distil_steps(self) -> int:
+        """How many of the steps, the first ones, distil."""
+        return 0 if self.conversion is None else self.conversion.distil_steps
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -85,6 +111,8 @@ class LanguageConfig:
         tree = dataclasses.asdict(self)
         for name in (*DERIVED_FROM_CORPUS, "backend"):
             del tree["model"][name]
+        if self.conversion is None:  # it came later: earlier runs keep their names
+            del tree["conversion"]
         return {"task_name": "language", **tree, **own_preset(self.model.attention)}
 
 
@@ -167,11 +195,13 @@ def check_corpus(config: LanguageConfig, corpus: Corpus) -> None:
 
 def _built(tree: dict[str, Any], model: dict[str, Any]) -> LanguageConfig:
     shape = build_settings(TransformerConfig, model, "model")
-    parts = {
+    parts: dict[str, Any] = {
         "model": shape,
         "member": build_settings(Member, tree.get("member", {}), "member"),
         "evaluation": build_settings(LanguageEvaluation, tree.get("evaluation", {}), "evaluation"),
     }
+    if "conversion" in tree:
+        parts["conversion"] = build_settings(Conversion, tree["conversion"], "conversion")
     return build_settings(LanguageConfig, without_own_preset(tree, shape.attention) | parts, "")
 
 

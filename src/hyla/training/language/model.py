@@ -1,8 +1,9 @@
 """A language model as training sees it: tokens in, loss out, in whole or in parts on each rank."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hyla.nn import Transformer, TransformerConfig
 from hyla.training.compiling import OPTIONS
 from hyla.training.language.config import Execution
+from hyla.training.language.conversion import copy_shared_
 from hyla.training.language.loss import cross_entropies, mean_cross_entropy
 from hyla.training.run.ranks import Ranks
 
@@ -55,10 +57,20 @@ class LanguageModel(nn.Module):
 class ParallelModel:
     """A `LanguageModel` on the ranks: replicated (DDP), in parts (FSDP2), or alone."""
 
-    def __init__(self, config: TransformerConfig, seed: int, execution: Execution, ranks: Ranks):
+    def __init__(
+        self,
+        config: TransformerConfig,
+        seed: int,
+        execution: Execution,
+        ranks: Ranks,
+        *,
+        initial: Mapping[str, Tensor] = MappingProxyType({}),
+    ):
+        """Begin with the `initial` parameters, and those of the seed where there are none."""
         transformer = Transformer(replace(config, backend=execution.backend))
         # On the CPU, so that a seed means the same numbers on any device and any number of ranks.
         transformer.reset_parameters(torch.Generator().manual_seed(seed))
+        copy_shared_(transformer, initial)
         transformer = transformer.to(ranks.device).for_long_sequences()
         on_gpu = ranks.device.type == "cuda"
         self.compiled = compile = on_gpu if execution.compile is None else execution.compile

@@ -14,6 +14,7 @@ from hyla.tasks.language import TrainingOrder, Windows
 from hyla.tasks.language.corpus import Tokens
 from hyla.training.devices import keep_freed_memory
 from hyla.training.language.config import Execution, LanguageConfig
+from hyla.training.language.conversion import Distillation, Source
 from hyla.training.language.evaluation import Validation
 from hyla.training.language.model import ParallelModel
 from hyla.training.language.throughput import peak_flops, utilisation
@@ -36,16 +37,22 @@ class Steps(Trainee):
         ranks: Ranks,
         *,
         validation: Validation | None = None,
+        source: Source | None = None,
         say: Callable[[str], None] = lambda message: None,
     ):
-        """Train on `tokens`; only `evaluate` needs a `validation`."""
+        """Train on `tokens`; only `evaluate` needs a `validation`, only a conversion a `source`."""
         self.config = config
         self.ranks = ranks
         self._validation, self._say = validation, say
         self._number = 0
         if ranks.device.type == "cpu":
             keep_freed_memory()
-        self.model = ParallelModel(config.model, config.member.seed, execution, ranks)
+        self._source = source
+        self._distillation: Distillation | None = None
+        initial = {} if source is None else source.parameters()
+        self.model = ParallelModel(
+            config.model, config.member.seed, execution, ranks, initial=initial
+        )
         share = config.batch_size // ranks.size
         self._accumulation = execution.accumulation(share)
         self.micro_batch = share // self._accumulation
@@ -87,17 +94,22 @@ class Steps(Trainee):
 
     def take(self) -> None:
         """Take the next step; on a GPU, without waiting for it."""
+        if 0 < self._number == self.config.distil_steps:
+            self._end_distillation()
+        loss_of = self._distil if self._distilling else self.model
         self._set_learning_rate()
         parts = self._batch().chunk(self._accumulation)
         for i, tokens in enumerate(parts, 1):
             with self.model.accumulating(last=i == len(parts)):
                 with autocast(self.config.precision, self.ranks.device):
-                    loss = self.model(tokens) / len(parts)
+                    loss = loss_of(tokens) / len(parts)
                 loss.backward()
             self._loss_sum += loss.detach()
         # On the device, as nothing here waits for it.
         diverged = ~self._loss_sum.isfinite() & (self._diverged_at < 0)
         self._diverged_at.masked_fill_(diverged, self._number)
+        if self._distilling:
+            self._average_gradients()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._losses_summed += 1
@@ -169,6 +181,8 @@ class Steps(Trainee):
         rate = steps * self.config.tokens_per_step / seconds
         peak = peak_flops(self.ranks.device, self.config.precision)
         mfu = utilisation(self.config.model, rate / self.ranks.size, peak)
+        if self._number - steps < self.config.distil_steps:  # other products than a training step's
+            mfu = None
         return {"tokens_per_second": [rate]} | ({} if mfu is None else {"mfu": [mfu]})
 
     def summary(self, training_seconds: float) -> dict[str, Any]:
@@ -200,8 +214,9 @@ class Steps(Trainee):
     def resume(self, step: int, tensors: dict[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Go on after `step`, whose `tensors` were read in."""
         self._number = step
+        taken = step if self._distilling else step - self.config.distil_steps
         for moments in self._optimizer.state.values():
-            moments["step"].fill_(step)
+            moments["step"].fill_(taken)
         total, self._losses_summed = meta["losses"]
         self._loss_sum.fill_(math.nan if total is None else total)
         diverged = meta["diverged_at"]
@@ -216,13 +231,45 @@ class Steps(Trainee):
     def _losses(self) -> tuple[float, int]:
         return float(self.ranks.sum(self._loss_sum)) / self.ranks.size, self._losses_summed
 
+    # --- conversion -----------------------------------------------------------------------------
+
+    @property
+    def _distilling(self) -> bool:
+        return self._number < self.config.distil_steps
+
+    def _distil(self, tokens: Tensor) -> Tensor:
+        if self._distillation is None:
+            assert self._source is not None
+            teacher = self._source.model(self.ranks.device)
+            self._distillation = Distillation(teacher, self.model.transformer)
+        return self._distillation(tokens)
+
+    def _average_gradients(self) -> None:
+        """Do what the replicas do of themselves where the whole model is called."""
+        for parameter in self.model.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad = self.ranks.sum(parameter.grad) / self.ranks.size
+
+    def _end_distillation(self) -> None:
+        """Forget the old model, the moments, and losses that are of another kind."""
+        self._distillation = None
+        for moments in self._optimizer.state.values():
+            for tensor in moments.values():
+                tensor.zero_()
+        self._loss_sum.zero_()
+        self._losses_summed = 0
+
     def _set_learning_rate(self) -> None:
-        member = self.config.member
+        member, distil_steps = self.config.member, self.config.distil_steps
+        # Either part has a schedule of its own; what was trained before needs no warmup to distil.
+        begin, end = (0, distil_steps) if self._distilling else (distil_steps, self.config.steps)
         rate = scheduled_rate(
-            torch.tensor(self._number),
+            torch.tensor(self._number - begin),
             peak=torch.tensor([member.learning_rate], dtype=torch.float64),
-            warmup=torch.tensor([member.warmup_steps], dtype=torch.float64),
-            total=self.config.steps,
+            warmup=torch.tensor(
+                [0 if self._distilling else member.warmup_steps], dtype=torch.float64
+            ),
+            total=end - begin,
         )
         for group in self._optimizer.param_groups:
             group["lr"] = float(rate)

@@ -11,6 +11,7 @@ from hyla.tasks.language import Corpus
 from hyla.tasks.language.shards import TOKENIZER
 from hyla.training.devices import ModelTooLargeError
 from hyla.training.language.config import Execution, LanguageConfig, check_corpus
+from hyla.training.language.conversion import Source
 from hyla.training.language.evaluation import Validation
 from hyla.training.language.steps import Steps
 from hyla.training.precision import matmul_precision
@@ -31,15 +32,21 @@ def train_language(
     device: torch.device | str = "auto",
     max_seconds: float = math.inf,
     execution: Execution = DEFAULT_EXECUTION,
+    source: Source | None = None,
     sinks: OpenSinks = lambda path, names: (),
 ) -> dict[str, Any]:
     """Start or continue the run of `config` under `root` and return its summary.
 
     Under torchrun, every process calls this with the same arguments. A finished run is not trained
     again. Raises `Interrupted` after a signal or `max_seconds`, with a checkpoint saved: the same
-    call continues from it, on this or another number of ranks.
+    call continues from it, on this or another number of ranks. A config with a `conversion` needs
+    the `source` that the model begins from.
     """
     check_corpus(config, corpus)
+    if source is not None:
+        source.check(config)
+    elif config.conversion is not None:
+        raise ValueError("the model begins from another run: give it as the source")
     ranks = Ranks(device)
     check_execution(config, execution, ranks)
 
@@ -52,7 +59,9 @@ def train_language(
         length = config.model.sequence_length
         validation = Validation(corpus, sequence_length=length, ranks=ranks)
         tokens = corpus.tokens("train")
-        return Steps(config, tokens, execution, ranks, validation=validation, say=say)
+        return Steps(
+            config, tokens, execution, ranks, validation=validation, source=source, say=say
+        )
 
     try:
         with matmul_precision(config.precision):
@@ -82,5 +91,7 @@ def check_execution(config: LanguageConfig, execution: Execution, ranks: Ranks) 
     execution.accumulation(config.batch_size // ranks.size)
     if execution.strategy == "fsdp" and not ranks.launched:
         raise ValueError("strategy 'fsdp' needs torchrun, as in `torchrun --nproc-per-node 2 ...`")
+    if execution.strategy == "fsdp" and config.distil_steps:
+        raise ValueError("strategy 'fsdp' cannot distil: use 'ddp', or 0 distil_steps")
     if execution.backend == "fused" and ranks.device.type != "cuda":
         raise ValueError(f"backend 'fused' needs a GPU, and the device is {ranks.device}")

@@ -96,11 +96,13 @@ def _departures(run: StoredRun, scale: str) -> str:
     preset = load_language_preset(scale)
     # The vocabulary is the corpus's, and no setting of a run.
     usual = dataclasses.asdict(decoder_config(preset["size"], vocab_size=1, **preset["model"]))
-    return ", ".join(
+    found = ["the weights of another run to begin with"] * ("conversion" in run.config)
+    found += [
         f"{name} {value} instead of {usual[name]}"
         for name, value in run.config["model"].items()
         if name != "attention" and value != usual[name]
-    )
+    ]
+    return ", ".join(found)
 
 
 def _corpus(measuring: Measuring) -> Corpus | None:
