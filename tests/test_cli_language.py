@@ -192,7 +192,7 @@ def test_a_place_that_cannot_be_written(tmp_path, capsys):
 
 def test_generate_from_what_is_no_run(tmp_path, capsys):
     for path, reason in ((tmp_path, "it holds no config.json"), (tmp_path / "a", "not exist")):
-        assert main(["generate", str(path)]) == 1
+        assert main(["generate", str(path)]) == 2
         said = " ".join(capsys.readouterr().err.split())
         assert "is not a run directory: " in said
         assert reason in said

@@ -59,6 +59,8 @@ def test_a_command_exists_with_its_options(words):
             test_a_command_exists_with_its_options(arguments)
         case "hyla":
             _check_hyla(arguments)
+        case "python" if arguments[0].endswith(".py"):
+            assert (ROOT / arguments[0]).is_file()
         case "torchrun" | "python":
             module = arguments.index("-m")
             _check_module(arguments[module + 1], arguments[module + 2 :])

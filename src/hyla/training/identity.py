@@ -112,11 +112,12 @@ def _source(kind: Any) -> str:
         return name
     try:
         text = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):  # of C
+        return name
+    try:
         tree = ast.parse(text)
     except SyntaxError:  # a lambda in the midst of a line
         return text
-    except (OSError, TypeError):  # of C
-        return name
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
