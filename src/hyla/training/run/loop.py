@@ -5,14 +5,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from rich.console import Console
 
-from hyla.nn import TransformerConfig
 from hyla.training.compiled import keep_compiled
-from hyla.training.member import Member
 from hyla.training.run import branches
 from hyla.training.run.checkpoints.base import Checkpoints
 from hyla.training.run.crowding import Crowding
@@ -24,7 +22,7 @@ from hyla.training.run.ranks import Ranks
 from hyla.training.run.reading import directory_of, read_branch_scales, read_provenance
 from hyla.training.run.sinks import MetricSink, member_scalars
 from hyla.training.run.stop import Interrupted, Stopped, StopRequest
-from hyla.training.run.trainee import Trainee
+from hyla.training.run.trainee import RunConfig, Trainee
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 SECONDS_TO_THE_FIRST_CHECKPOINT = 5.0
@@ -41,41 +39,18 @@ OpenSinks = Callable[[Path, Sequence[str]], Sequence[MetricSink]]
 Build = Callable[[RunDirectory | None, Callable[[str], None]], Trainee]
 
 
-@runtime_checkable
-class _Periodic(Protocol):
-    @property
-    def every(self) -> int: ...
-
-
-@runtime_checkable
-class _Config(Protocol):
-    """What both kinds of configs have."""
-
-    @property
-    def members(self) -> Sequence[Member]: ...
-    @property
-    def model(self) -> TransformerConfig: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def log_every(self) -> int: ...
-    @property
-    def evaluation(self) -> _Periodic: ...
-    def to_tree(self) -> dict[str, Any]: ...
-
-
-def run_name(config: _Config) -> str:
+def run_name(config: RunConfig) -> str:
     """Return the readable part of a run directory's name."""
     return f"{config.to_tree()['task_name']}-{config.model.attention}"
 
 
-def run_path(config: _Config, root: Path | str) -> Path:
+def run_path(config: RunConfig, root: Path | str) -> Path:
     """Return the directory of the run of `config` under `root`, whether or not it exists."""
     return directory_of(Path(root), run_name(config), config.to_tree())
 
 
 def run_to_the_end(
-    config: _Config,
+    config: RunConfig,
     build: Build,
     kind: type[Checkpoints],
     *,
@@ -120,11 +95,10 @@ def run_to_the_end(
         if not on_cpu:
             keep_compiled(Path(root))
         stop = stack.enter_context(StopRequest(max_seconds=max_seconds))
-        shown = screen or (Console() if ranks.first else Console(quiet=True))
+        shown = screen or Console(quiet=not ranks.first)
         progress = stack.enter_context(Progress(path.name, config.steps, names, shown))
         trainee = build(run, progress.message)
         stack.callback(trainee.close)
-        crowding = stack.enter_context(Crowding(progress.message)) if on_cpu else None
         return _Loop(
             config=config,
             trainee=trainee,
@@ -134,7 +108,7 @@ def run_to_the_end(
             stop=stop,
             progress=progress,
             sinks=open_sinks,
-            crowding=crowding,
+            crowding=stack.enter_context(Crowding(progress.message)) if on_cpu else None,
             until=config.steps if until is None else until,
         ).run_all()
 
@@ -143,7 +117,7 @@ def run_to_the_end(
 class _Loop:
     """One process's share of a run."""
 
-    config: _Config
+    config: RunConfig
     trainee: Trainee
     run: RunDirectory | None
     checkpoints: Checkpoints

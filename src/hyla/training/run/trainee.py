@@ -1,12 +1,13 @@
 """What a run trains: the little that its loop has to know of a population or a language model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from hyla.nn import BranchScales
+from hyla.nn import BranchScales, TransformerConfig
+from hyla.training.member import Member
 
 
 class Trainee(ABC):
@@ -84,3 +85,43 @@ class Trainee(ABC):
 
     def close(self) -> None:  # noqa: B027 - there may be nothing to do
         """Let go of what outlives the run; nothing can be trained afterwards."""
+
+
+@runtime_checkable
+class _Periodic(Protocol):
+    @property
+    def every(self) -> int: ...
+
+
+@runtime_checkable
+class RunConfig(Protocol):
+    """What both kinds of configs have."""
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """One for each model."""
+        ...
+
+    @property
+    def model(self) -> TransformerConfig:
+        """The shape of all of them."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Of the whole training."""
+        ...
+
+    @property
+    def log_every(self) -> int:
+        """Steps between records of the loss."""
+        ...
+
+    @property
+    def evaluation(self) -> _Periodic:
+        """How often it is evaluated."""
+        ...
+
+    def to_tree(self) -> dict[str, Any]:
+        """Return it as it stands in config.json."""
+        ...
