@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from hyla._errors import ExportError
 from hyla.attention import start
 from hyla.cli import main
+from hyla.commands import export as command
 from hyla.integrations import export
 from hyla.integrations.export import export_model
 from hyla.nn import Transformer, TransformerConfig
@@ -105,6 +107,24 @@ def test_the_command_writes_a_program_named_after_the_run(run, tmp_path, monkeyp
     assert torch.export.load(written).module() is not None
 
 
+def test_points_in_the_name_of_a_run_stay_and_formats_are_not_mixed_up(
+    run, tmp_path, monkeypatch, capsys
+):
+    named: list[str] = []
+
+    def write(model, path, **options):
+        named.append(path.name)
+        return 0.0
+
+    monkeypatch.setattr(command, "export_model", write)
+    monkeypatch.setattr(command, "load_run", lambda _: SimpleNamespace(model=lambda _: None))
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "fuzzy-hyla.expected2-0123456789ab"]) == 0
+    assert named == ["fuzzy-hyla.expected2-0123456789ab.pt2"]
+    assert main(["export", str(run), "--format", "onnx", "--out", "model.pt2"]) == 2
+    assert "name it so" in capsys.readouterr().err
+
+
 def test_without_the_packages_of_onnx_the_command_says_how_to_get_them(
     run, tmp_path, monkeypatch, capsys
 ):
@@ -117,4 +137,5 @@ def test_without_the_packages_of_onnx_the_command_says_how_to_get_them(
 def test_a_wrong_program_is_a_failure(run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
     assert main(["export", str(run), "--out", str(tmp_path / "model.pt2")]) == 1
-    assert "not what the model computes" in capsys.readouterr().err
+    assert "not what the model computes" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []

@@ -48,6 +48,8 @@ def export(
     """
     path = out or Path(run.resolve().name + SUFFIXES[format])  # names have points inside
     with usage_errors():
+        if path.suffix != SUFFIXES[format] and path.suffix in SUFFIXES.values():
+            raise ValueError(f"{path.name} would hold a program of --format {format}: name it so")
         check_writable(out=path.parent)
     model = load_run(run).model(member)
     with write_errors(path):
