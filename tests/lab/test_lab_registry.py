@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hyla.benchmarks.training_cases import Case
 from hyla.lab.estimate import SPEEDS, in_words, seconds_for
 from hyla.lab.methods import Effort, methods_of
 from hyla.lab.paper import TABLE_A1
@@ -123,10 +124,10 @@ def test_estimates_are_what_the_benchmark_measured(device: str):
     for row in rows:
         if row["precision"] == "bf16":
             continue  # no figure or table is trained in it
-        tree = load_preset(row["task"], "paper")
-        seeds = {"seed": list(range(row["members"]))}
-        changes = {"model": {"attention": row["attention"]}, "precision": row["precision"]}
-        config = config_from_tree(merge(tree, {**changes, "members": seeds}))
+        described = ("task", "attention", "members", "precision", "variant")
+        case = Case(**{name: row[name] for name in described if name in row})
+        tree = merge(load_preset(case.task, "paper"), case.changes())
+        config = config_from_tree(merge(tree, {"precision": case.precision}))
         speed = SPEEDS[device, row["task"]]
         step = (seconds_for(config, device=device) - speed.start_up) / config.steps
         assert 0.5 < step * row["steps_per_second"] < 2, row

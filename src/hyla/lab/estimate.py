@@ -55,7 +55,7 @@ SPEEDS = {
     ("cpu", "fuzzy"): Speed(
         start_up=0.1,
         latency=4e-3,
-        work=50e-3,
+        work=36e-3,
         relative={
             "softmax": 0.8,
             "linear": 0.75,
@@ -70,10 +70,10 @@ SPEEDS = {
     ("cpu", "sraven"): Speed(
         start_up=0.1,
         latency=6e-3,
-        work=256e-3,
+        work=170e-3,
         relative={
-            "softmax": 0.6,
-            "linear": 0.5,
+            "softmax": 0.75,
+            "linear": 0.7,
             "linear_rmshead": 0.75,
             "linear_rmshead_nonlinear_value": 0.7,
             "hyla_minus_rmshead": 0.65,
