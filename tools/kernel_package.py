@@ -23,6 +23,7 @@ BACKENDS = ("cpu", "cuda")
 # What goes into the package, and what each part is called there.
 PARTS = {
     "attention": "attention",
+    "_compiler_tag.py": "_compiler_tag.py",
     "_errors.py": "_errors.py",
     "_files.py": "_files.py",
     "integrations/hub_kernel.py": "interface.py",

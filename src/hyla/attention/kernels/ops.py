@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hyla._compiler_tag import tag_compiled_code
 from hyla.attention.kernels import output_stage
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.choice import KERNELS, why_refused
@@ -18,6 +19,8 @@ from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.gradients import under_torch_func_grad
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.precision import in_autocast_dtype
+
+tag_compiled_code()
 
 
 def fused_attention(kernel: str, call: Call) -> Tensor:

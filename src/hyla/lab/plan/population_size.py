@@ -8,7 +8,7 @@ import torch
 
 from hyla._files import write_atomically
 from hyla.training import TrainConfig
-from hyla.training.compiled import folder_of_compiled, keep_compiled
+from hyla.training.compiling import folder_of_compiled, keep_compiled
 from hyla.training.identity import computed, fingerprint
 from hyla.training.population.throughput import FIRST_SIZE, fastest_size
 

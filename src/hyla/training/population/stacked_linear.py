@@ -12,9 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from hyla._compiler_tag import tag_compiled_code
 from hyla.attention.kernels.gradients import under_torch_func_grad
 from hyla.attention.precision import in_autocast_dtype
 
+tag_compiled_code()
 TILE = 64
 """Rows and columns that a multiprocessor is taken to compute at a time."""
 TILES_WANTED = 512

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from hyla.training.compiled import keep_compiled
+from hyla.training.compiling import keep_compiled
 from hyla.training.run import branches
 from hyla.training.run.checkpoints.base import Checkpoints
 from hyla.training.run.crowding import Crowding
