@@ -1,5 +1,6 @@
 """Tests in three layers, each from the same random state and on one thread."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -34,6 +35,8 @@ def layer_of(path: Path) -> str:
 
 def pytest_configure():
     torch.set_num_threads(1)  # two workers share two cores
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels run here
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]):

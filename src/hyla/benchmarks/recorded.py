@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 RECORDED = Path("results/bench")
-_ROW = ("task", "attention", "variant", "members", "precision")
+_ROW = ("task", "attention", "variant", "members", "precision", "blocks")
 _FIGURE = "model_steps_per_second"
 
 
@@ -19,7 +19,7 @@ def beside_recorded(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dic
     columns = list(_recorded(folder))
     lines = []
     for row in rows:
-        line = {name: str(row[name]) for name in _ROW}
+        line = {name: str(row.get(name, "")) for name in _ROW}
         line["model-steps/s here"] = shown(row.get(_FIGURE, row.get("note")))
         if any("peak_memory_gib" in other for other in rows):
             line["GiB"] = shown(row.get("peak_memory_gib"))
@@ -58,4 +58,4 @@ def _recorded(folder: Path) -> Iterator[tuple[str, dict[tuple, float]]]:
 
 
 def _key(row: Mapping[str, Any]) -> tuple:
-    return tuple(row.get(name, "") for name in _ROW)  # earlier files have no variants
+    return tuple(row.get(name, "") for name in _ROW)  # earlier files lack some

@@ -85,6 +85,7 @@ def _described(case: Case, device: torch.device) -> dict[str, Any]:
         "variant": case.variant,
         "members": case.members,
         "precision": case.precision,
+        "blocks": case.blocks,
         "authors_steps_per_second": AUTHORS.get(
             (device.type, case.task, case.attention, case.variant), ""
         ),
@@ -112,6 +113,7 @@ def build(
         device=device,
         precision=precision or case.precision,
         compile=compile,
+        fused_blocks=case.blocks == "fused" and backend != "reference",
     )
 
 

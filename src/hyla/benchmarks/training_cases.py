@@ -36,6 +36,8 @@ class Case:
     precision: str = "float32"
     variant: str = ""
     """What departs from the paper's base model: "width 4", "depth 8", "tokens 64"."""
+    blocks: str = ""
+    """ "fused" where Triton kernels compute around attention."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Where the task departs from the paper's."""
 
@@ -81,6 +83,11 @@ _CUDA_MORE = (
     *_rows("fuzzy", "tf32", ("linear", 12, ""), ("hyla.expected2", 12, "")),
     *_rows("fuzzy", "tf32", *(("hyla", 12, f"tokens {tokens}") for tokens in (16, 64, 96))),
     *_rows("fuzzy", "float32", ("hyla", 12, "")),
+    *(
+        Case(task=task, attention="hyla", members=members, precision=precision, blocks="fused")
+        for task in ("sraven", "fuzzy")
+        for members, precision in ((12, "tf32"), (24, "tf32"), (1, "tf32"), (24, "bf16"))
+    ),
 )
 _CPU_QUICK = tuple(
     Case(task=task, attention=attention, members=1)

@@ -120,23 +120,13 @@ class MultiHeadAttention(nn.Module):
         """
         source = x if context is None else context
         self._check(x, source)
-        start = cache.length if cache is not None else 0
-        q, k, v = (y.unflatten(-1, (self.num_heads, -1)) for y in self._projected(x, source))
-        if self.rotary:
-            last, table = start + k.shape[1], self.rotary_table
-            q = rotary(q, start=last - q.shape[1], table=table)
-            k = rotary(k, start=start, table=table)
-        if cache is not None:
-            k, v = cache.append(k, v)
+        q, k, v = self._heads(*self._projected(x, source), cache=cache)
         options: dict[str, Any] = {
-            "attention": self.spec,
             "bias": bias,
             "bias_masks": bias_masks,
             "mask": mask,
             "causal": causal,
-            "backend": self.backend,
-            "value_weight": self.value_weight,
-            "code_multiplier": self._dropout_multiplier(q, k, dropout_noise),
+            **self._options(q, k, dropout_noise),
         }
         if edit_code is not None:
             return self._edited(q, k, v, edit_code, return_code, options)
@@ -144,6 +134,44 @@ class MultiHeadAttention(nn.Module):
             return self.out_proj(attention(q, k, v, **options).flatten(-2))
         out, code = attention(q, k, v, **options, return_code=return_code)
         return self.out_proj(out.flatten(-2)), code
+
+    def attend(
+        self,
+        q: Float[Tensor, "B Tq QK"],
+        k: Float[Tensor, "B Tk QK"],
+        v: Float[Tensor, "B Tk V"],
+        *,
+        dropout_noise: Float[Tensor, "Tq Tk"] | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "B Tq V"]:
+        """Return what `out_proj` would take, of queries, keys and values projected elsewhere.
+
+        `options` are the bias, mask and causality of `forward`.
+        """
+        q, k, v = self._heads(q, k, v, cache=None)
+        return attention(q, k, v, **options, **self._options(q, k, dropout_noise)).flatten(-2)
+
+    def _heads(
+        self, q: Tensor, k: Tensor, v: Tensor, *, cache: KeyValueCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Divide projections among the heads, turn them by their positions, and join the cache."""
+        start = cache.length if cache is not None else 0
+        q, k, v = (y.unflatten(-1, (self.num_heads, -1)) for y in (q, k, v))
+        if self.rotary:
+            last, table = start + k.shape[1], self.rotary_table
+            q = rotary(q, start=last - q.shape[1], table=table)
+            k = rotary(k, start=start, table=table)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return q, k, v
+
+    def _options(self, q: Tensor, k: Tensor, dropout_noise: Tensor | None) -> dict[str, Any]:
+        return {
+            "attention": self.spec,
+            "backend": self.backend,
+            "value_weight": self.value_weight,
+            "code_multiplier": self._dropout_multiplier(q, k, dropout_noise),
+        }
 
     def _edited(
         self,

@@ -75,7 +75,7 @@ class Block(nn.Module):
         context = None
         if last is not None:
             context, normed, x = normed, normed[:, -last:], x[:, -last:]
-            mask, dropout_noise = (_last_queries(pairs, last) for pairs in (mask, dropout_noise))
+            mask, dropout_noise = (last_queries(pairs, last) for pairs in (mask, dropout_noise))
         bias = None if self.relative_bias is None else self.relative_bias(x.shape[1], keys)
         attended = self.attention(
             normed,
@@ -263,7 +263,7 @@ class Transformer(nn.Module):
             raise ValueError(f"cache has {len(cache)} layers, the model {len(self.blocks)}")
 
 
-def _last_queries(pairs: Tensor | None, last: int) -> Tensor | None:
+def last_queries(pairs: Tensor | None, last: int) -> Tensor | None:
     """Cut the query axis of something that broadcasts to [..., Tq, Tk], if it has one."""
     if pairs is None or pairs.ndim < 2 or pairs.shape[-2] == 1:
         return pairs

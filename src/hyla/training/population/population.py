@@ -23,6 +23,7 @@ from hyla.training.compiling import OPTIONS
 from hyla.training.devices import keep_freed_memory
 from hyla.training.member import Member
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
+from hyla.training.population.blocks import with_fused_blocks
 from hyla.training.population.stacked_linear import with_stacked_linear_layers
 from hyla.training.population.stacking import DropoutNoise, parameter_views, stacked_parameters
 from hyla.training.precision import autocast, check_precision, matmul_precision
@@ -46,9 +47,14 @@ class Population:
         device: torch.device | str = "cpu",
         precision: str = "float32",
         compile: bool | None = None,
+        fused_blocks: bool = False,
         beside: "Population | None" = None,
     ):
-        """Initialise the members; an `objective` may take the place of the task's own."""
+        """Initialise the members; an `objective` may take the place of the task's own.
+
+        `fused_blocks` has Triton kernels compute around attention (`population.blocks`), for a GPU
+        and the precisions tf32 and bf16.
+        """
         check_precision(precision)
         self.task = task
         self.members = tuple(members)
@@ -64,6 +70,8 @@ class Population:
             with_stacked_linear_layers(self._model)
         else:
             keep_freed_memory()
+        if fused_blocks:
+            with_fused_blocks(self._model)
         self._names = [name for name, _ in self._model.named_parameters()]
         self._views = parameter_views(self.parameters, self._model)
         self.first_moment = torch.zeros_like(self.parameters)

@@ -1,0 +1,5 @@
+"""Fused transformer blocks for populations of narrow models."""
+
+from hyla.training.population.blocks.block import FusedBlock, why_not_fused, with_fused_blocks
+
+__all__ = ["FusedBlock", "why_not_fused", "with_fused_blocks"]
