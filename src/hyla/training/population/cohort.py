@@ -18,7 +18,7 @@ from hyla.training.run.trainee import Trainee
 class Cohort(Trainee):
     """The members of a run as one `Population`, or several in turn where one would not fit.
 
-    The split does not change any member's numbers. It is decided once, before the first step.
+    The split does not change any member's numbers but for rounding. It is decided once, before the first step.
     """
 
     def __init__(
