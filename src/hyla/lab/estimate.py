@@ -107,7 +107,8 @@ def seconds_for(
             return speed.start_up + row["seconds"] / row["steps"] * steps
     base = config_from_tree(load_preset(timed, "paper"))
     # What attention takes more or less than HYLA's, experts do not take again.
-    more = speed.relative.get(str(config.model.attention), 1.0) - 1
+    preset = str(config.model.attention).partition(".")[0]  # another output costs next to nothing
+    more = speed.relative.get(preset, 1.0) - 1
     arithmetic = _arithmetic(config) + more * _arithmetic(config, experts=1)
     work = speed.work * arithmetic / _arithmetic(base)
     latency = speed.latency * config.model.num_layers / base.model.num_layers
