@@ -44,7 +44,9 @@ def load_subjects(
     for path in runs:
         try:
             _refuse_language(path)
-            subjects += [Subject.of_run(path, member, device=device) for member in members]
+            of_run = [Subject.of_run(path, member, device=device) for member in members]
+            _refuse_without_study(path, of_run)
+            subjects += of_run
         except (RunDirectoryError, CheckpointError) as error:
             refused.append(error)
     if refused and (leave_out is None or not subjects):
@@ -62,6 +64,14 @@ def _refuse_language(path: Path) -> None:
             f"{path} is a language model, whose operations nobody knows. Its codes are read in "
             "Python: record_codes of hyla.latents, with the transformer that load_language_model "
             "of hyla.training.language returns"
+        )
+
+
+def _refuse_without_study(path: Path, subjects: Sequence[Subject]) -> None:
+    if any(subject.task.study is None for subject in subjects):
+        raise RunDirectoryError(
+            f"{path} is of the task {subjects[0].config.task_name}, which has no study of codes: "
+            "they are read in Python, with record_codes of hyla.latents"
         )
 
 
