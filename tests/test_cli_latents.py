@@ -180,7 +180,7 @@ def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
         (["latents", "{tmp}/nothing"], 2, "there is no run"),
         (["latents", "{run}", "--figure", "swps"], 2, "did you mean 'swaps'"),
         (["latents", "{run}", "--pairs", "rows"], 2, "did you mean 'row'"),
-        (["latents", "{run}", "--member", "3"], 1, "there is no member 3"),
+        (["latents", "{run}", "--member", "3"], 2, "there is no member 3"),
         (["latents", "{run}", "--text", "hello"], 2, "--text is for pretrained models"),
         (["latents", "{run}", "--max-tokens", "9"], 2, "--max-tokens is for pretrained models"),
         (["latents", "hf:{tmp}", "--instances", "5"], 2, "--instances is for trained runs"),

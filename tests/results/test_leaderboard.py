@@ -217,6 +217,15 @@ def test_predict_writes_what_submit_reads(tmp_path, capsys):
     assert not (tmp_path / "entries").exists()
 
 
+@pytest.mark.parametrize("who", ["chance", "sraven-softmax"])
+def test_predict_refuses_a_member_of_what_is_no_run(tmp_path, who, capsys):
+    file = tmp_path / "answers.parquet"
+    asked = ["sraven", "predict", who, "--variant", "paper", "--out", str(file), "--member", "1"]
+    assert main(asked) == USAGE
+    assert f"{who} is a single model" in " ".join(capsys.readouterr().err.split())
+    assert not file.exists()
+
+
 def test_seeds_of_a_model_are_one_line_of_the_page(tmp_path, truth, capsys):
     file = tmp_path / "answers.parquet"
     for seed, wrong in enumerate((5120, 10240)):
