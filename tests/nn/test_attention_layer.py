@@ -226,4 +226,5 @@ def test_the_warning_points_at_whoever_loads():
 
 def test_a_gain_too_small_for_a_divisor_is_shown_as_it_is():
     tiny = AttentionSpec(normalisation="rms_head", value="hidden", gain=1e-310)
-    assert "attention='rms_head hidden relu plain 1e-310'" in repr(MultiHeadAttention(8, 2, attention=tiny))
+    layer = MultiHeadAttention(8, 2, attention=tiny)
+    assert "attention='rms_head hidden relu plain 1e-310'" in repr(layer)

@@ -273,7 +273,7 @@ def _means(name: str, spec: AttentionSpec) -> bool:
     """Whether a name that was kept stands for what a spec computes."""
     try:
         named = resolve_spec(name)
-    except ValueError:  # the fields of a spec without a name, or a name that is registered elsewhere
+    except ValueError:  # fields of a spec without a name, or a name that is not registered here
         return name == name_of(spec)
     if spec.value == "linear":  # which ignores φ
         named, spec = (replace(each, phi="identity") for each in (named, spec))

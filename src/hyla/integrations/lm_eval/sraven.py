@@ -20,8 +20,9 @@ def instances(
     """
     known = {one.name for one in fields(SravenConfig)}
     given = {name: value for name, value in metadata.items() if name in known}
-    lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-    config = SravenConfig(**given | lists)
+    for name, value in given.items():
+        given[name] = tuple(value) if isinstance(value, list) else value
+    config = SravenConfig(**given)
     if config.train_features:
         raise ValueError(
             "train_features leaves positions of train and test blank, and a question has no words "

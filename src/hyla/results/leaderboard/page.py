@@ -36,9 +36,7 @@ def _section(variant: Variant, entries: Sequence[Entry]) -> str:
     for entry in entries:
         models.setdefault(entry.model, []).append(entry)
     ranked = sorted(models.values(), key=lambda seeds: -_mean(e.score.whole for e in seeds))
-    rules = [
-        rule for rule in variant.config.rules if all(rule in e.score.by_rule for e in entries)
-    ]
+    rules = [rule for rule in variant.config.rules if all(rule in e.score.by_rule for e in entries)]
     lines = [
         f"## {variant.name}",
         "",
