@@ -122,7 +122,8 @@ def latents(
             runs = [path for name in what for path in find_runs(name, root)]
             # Of a folder, what can be looked into.
             leave_out = console().print if any(holds_runs(name, root) for name in what) else None
-            subjects = load_subjects(runs, member or [0], where, leave_out=leave_out)
+            with usage_errors():
+                subjects = load_subjects(runs, member or [0], where, leave_out=leave_out)
             figures = list(TABLES) if figure is None else figure
             number = INSTANCES if instances is None else instances
             _look_at_runs(subjects, out, figures=figures, pairs=pairs, instances=number)

@@ -17,6 +17,7 @@ from hyla.lab.latents.figures import drawings, write_drawings
 from hyla.lab.latents.findings import findings
 from hyla.latents._optional import required
 from hyla.latents.analysis import TABLES, Analysis
+from hyla.latents.studies import NoStudyError, study_of
 from hyla.results.csv_table import rows_of_frame
 from hyla.results.origins import measured_with, put_rows, read_with_origins
 from hyla.results.runs import ORIGIN, Row, flat_settings, origin_of, read_run
@@ -35,7 +36,7 @@ def load_subjects(
     *,
     leave_out: Callable[[str], None] | None = None,
 ) -> list[Subject]:
-    """Load these members of every run; raises what `load_model` raises.
+    """Load these members of every run; raises what `load_model` and `study_of` raise.
 
     With `leave_out`, a run that cannot be looked into is left out, and it is told why, unless there
     is no other.
@@ -45,10 +46,12 @@ def load_subjects(
         try:
             _refuse_language(path)
             of_run = [Subject.of_run(path, member, device=device) for member in members]
-            _refuse_without_study(path, of_run)
+            study_of(of_run[0].task)  # raises if there is none
             subjects += of_run
         except (RunDirectoryError, CheckpointError) as error:
             refused.append(error)
+        except NoStudyError as error:
+            refused.append(NoStudyError(f"{path}: {error}"))
     if refused and (leave_out is None or not subjects):
         raise refused[0]
     for error in refused:
@@ -64,14 +67,6 @@ def _refuse_language(path: Path) -> None:
             f"{path} is a language model, whose operations nobody knows. Its codes are read in "
             "Python: record_codes of hyla.latents, with the transformer that load_language_model "
             "of hyla.training.language returns"
-        )
-
-
-def _refuse_without_study(path: Path, subjects: Sequence[Subject]) -> None:
-    if any(subject.task.study is None for subject in subjects):
-        raise RunDirectoryError(
-            f"{path} is of the task {subjects[0].config.task_name}, which has no study of codes: "
-            "they are read in Python, with record_codes of hyla.latents"
         )
 
 
