@@ -119,6 +119,24 @@ def test_from_softmax_to_hyla(corpus, run, tmp_path, capsys):
         assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_quarter_of_few_steps_is_distilled_if_nothing_is_said(corpus, run, tmp_path):
+    more = ["--steps", "9", "--from", str(run), "--root", str(tmp_path), "--device", "cpu"]
+    assert main([*TRAIN, str(corpus), "--scale", "smoke", *more]) == 0
+    (path,) = tmp_path.iterdir()
+    assert json.loads((path / "config.json").read_text())["conversion"]["distil_steps"] == 2
+
+
+def test_a_damaged_run_to_begin_from_is_told(corpus, run, tmp_path, monkeypatch, capsys):
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "config.json").write_text('{"task_name": ')
+    command = [str(corpus), "--scale", "smoke", "--from", str(damaged), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["language", *command])
+    assert train_bare() == 1
+    assert "config.json" in capsys.readouterr().err
+    assert main([*TRAIN, *command]) == 1
+
+
 def test_from_softmax_to_hyla_without_the_command_lines_packages(
     corpus, run, tmp_path, monkeypatch, capsys
 ):

@@ -152,6 +152,20 @@ def test_of_a_folder_those_runs_that_can_be_looked_into(run, tmp_path, capsys):
     assert [path.parent.name for path in tmp_path.glob("*/latents.html")] == [run.name]
 
 
+def test_runs_of_a_task_without_a_study_are_left_out_of_a_folder(run, tmp_path, capsys):
+    recall = ["train", "recall", "--scale", "smoke", "--steps", "2", "--root", str(tmp_path / "a")]
+    assert main(recall) == 0
+    out = ["--figure", "mean_codes", "--instances", "64", "--out", str(tmp_path / "out")]
+    capsys.readouterr()
+    assert main(["latents", str(tmp_path / "a"), str(run), *out]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "left out:" in told
+    assert "there is no study of" in told
+    assert [path.parent.name for path in tmp_path.glob("out/*/latents.html")] == [run.name]
+    assert main(["latents", str(tmp_path / "a"), *out]) == 2
+    assert "there is no study of" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
     from tiny_pretrained import save_pretrained
 
@@ -166,7 +180,7 @@ def test_a_text_whose_tokens_are_all_different_has_a_map_alone(tmp_path):
         (["latents", "{tmp}/nothing"], 2, "there is no run"),
         (["latents", "{run}", "--figure", "swps"], 2, "did you mean 'swaps'"),
         (["latents", "{run}", "--pairs", "rows"], 2, "did you mean 'row'"),
-        (["latents", "{run}", "--member", "3"], 1, "there is no member 3"),
+        (["latents", "{run}", "--member", "3"], 2, "there is no member 3"),
         (["latents", "{run}", "--text", "hello"], 2, "--text is for pretrained models"),
         (["latents", "{run}", "--max-tokens", "9"], 2, "--max-tokens is for pretrained models"),
         (["latents", "hf:{tmp}", "--instances", "5"], 2, "--instances is for trained runs"),

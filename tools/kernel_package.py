@@ -8,11 +8,11 @@ from anywhere, several versions in one process, so it imports itself relatively,
 operators under a name that is its own, and takes nothing but torch and the standard library.
 """
 
+import argparse
 import hashlib
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "hyla"
@@ -86,8 +86,10 @@ field `hyla_attention` names the member of the family.
 
 
 def main(folder: Path) -> None:
-    """Write the package."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Write the package, in the place of an earlier one."""
+    if folder.exists():
+        refuse_foreign(folder)
+        shutil.rmtree(folder)
     files = sources()
     version = hashlib.sha256("".join(f"{k}\n{v}" for k, v in files.items()).encode()).hexdigest()
     for backend in BACKENDS:
@@ -107,6 +109,18 @@ def main(folder: Path) -> None:
             path.write_text(text.replace('"hyla::', f'"{own}::'), encoding="utf-8")
     (folder / "README.md").write_text(CARD, encoding="utf-8")
     print(f"{folder}: {len(files)} files for {' and '.join(BACKENDS)}")
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise a ValueError unless all that would be deleted was written here."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file; the package needs a folder of its own")
+    variants = [folder / "build" / f"torch-{backend}" for backend in BACKENDS]
+    top = {*folder.iterdir()} - {folder / "build", folder / "README.md"}
+    inside = {*(folder / "build").glob("*")} - {*variants}
+    ours = all((path / "metadata.json").is_file() for path in variants)
+    if top or inside or (any(folder.iterdir()) and not ours):
+        raise ValueError(f"{folder} holds other things than a package: name a new folder")
 
 
 def sources() -> dict[str, str]:
@@ -137,4 +151,9 @@ def relative(text: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where to write; an earlier package is replaced")
+    try:
+        main(parser.parse_args().folder)
+    except ValueError as error:
+        parser.error(str(error))

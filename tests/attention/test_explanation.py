@@ -10,7 +10,7 @@ import torch
 from attention_inputs import operands
 from hyla.attention import PRESETS, attention, explain
 from hyla.attention.explanation import PATHS
-from hyla.attention.kernels import small_head
+from hyla.attention.kernels import choice, large_head, small_head
 from hyla.attention.kernels.choice import KERNELS
 from hyla.cli import main
 
@@ -36,6 +36,43 @@ def test_what_no_device_would_change_is_said():
     found = explain(q, k, v, **options)
     assert "would not help: the deep value network has no kernel" in found.reason
     assert found.faster == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "width", "reason"),
+    [
+        ("hyla", 64, 128, "H = 64 heads of D = 128 do not fit on a multiprocessor"),
+        ("hyla_minus_rmshead_plus_softmax", 8, 64, "a softmax is for tensor cores"),
+    ],
+)
+def test_a_kernel_is_promised_only_where_a_large_gpu_would_take_it(name, heads, width, reason):
+    q, k, v, options = operands(name, heads=heads, size=width, value_size=width)
+    found = explain(q, k, v, **options)
+    assert f"a CUDA device would not help: {reason}" in found.reason
+    assert found.faster == ()
+    with pytest.raises(ValueError, match=reason):
+        attention(q, k, v, backend="fused", **options)
+
+
+def test_a_kernel_that_is_slower_is_not_promised(monkeypatch):
+    q, k, v, options = operands("hyla", **WIDE)
+    assert DEVICE in explain(q, k, v, **options).faster[-1]
+    slow = {"kernel": "large_head_plain", "dtype": "float32", "T": 5, "H": 3, "D": 32}
+    table = [slow | {"fused_ms": 2.0, "reference_ms": 1.0}]
+    monkeypatch.setattr("hyla.attention.kernels.choice._table", lambda: table)
+    choice._is_faster_nearby.cache_clear()
+    found = explain(q, k, v, **options)
+    choice._is_faster_nearby.cache_clear()
+    assert "would not help: the large_head_plain kernel was measured to be slower" in found.reason
+    assert found.faster == ()
+
+
+def test_one_query_that_only_decoding_takes_is_promised_its_kernel():
+    sizes = {"size": 16, "value_size": 16, "dtype": torch.float16}
+    q, k, v, _ = operands("hyla", queries=1, keys=9, **sizes)
+    assert DEVICE in explain(q, k, v).faster[-1]
+    q, k, v, _ = operands("hyla", **sizes)
+    assert explain(q, k, v).faster == ()
 
 
 @pytest.mark.parametrize(("name", "path"), [("softmax", "scaled_dot"), ("linear", "linear_time")])
@@ -114,6 +151,16 @@ def test_changes_that_lead_to_a_kernel_are_named(as_if_on_a_gpu, arguments, fast
     assert found.path == "reference"
     assert len(found.faster) == len(faster)
     assert all(words in said for words, said in zip(faster, found.faster, strict=True))
+
+
+def test_of_two_paths_the_slower_counts(as_if_on_a_gpu, monkeypatch):
+    monkeypatch.setattr(large_head, "DEVICES", ("cpu", "cuda"))
+    q, k, v, options = operands("hyla_residual_minus_rmshead", **WIDE)
+    found = explain(q, k, v, **options)
+    assert found.path == "linear_time + large_head_plain"
+    assert [words for words in found.faster if "bfloat16" in words]
+    found = explain(q.bfloat16(), k.bfloat16(), v.bfloat16(), **options)
+    assert (found.path, found.faster) == ("linear_time + large_head", ())
 
 
 def test_the_code_of_all_pairs_is_not_free(as_if_on_a_gpu):

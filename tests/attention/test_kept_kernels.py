@@ -49,6 +49,28 @@ def test_other_macros_chips_and_compilers_are_other_kernels(
     assert len(compiler.compiled) == 4
 
 
+def test_other_options_are_another_kernel(compiler: Compiler, monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    nvrtc.kept_cubin("a", {"H": 16}, "sm_90")
+    usual = nvrtc._options
+    monkeypatch.setattr(nvrtc, "_options", lambda *of: [*usual(*of), "--use_fast_math"])
+    nvrtc.kept_cubin("a", {"H": 16}, "sm_90")
+    assert compiler.compiled == ["a", "a"]
+
+
+@pytest.mark.parametrize("left", [0, 20, 40], ids=["empty", "short", "torn"])
+def test_a_damaged_kernel_is_compiled_and_kept_anew(
+    compiler: Compiler, monkeypatch, tmp_path: Path, left: int
+):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    first = nvrtc.kept_cubin("a", {"H": 16}, "sm_90")
+    (file,) = tmp_path.rglob("*.cubin")
+    file.write_bytes(file.read_bytes()[:left])
+    for _ in range(2):
+        assert nvrtc.kept_cubin("a", {"H": 16}, "sm_90") == first
+    assert compiler.compiled == ["a", "a"]
+
+
 @pytest.mark.parametrize("place", [None, "file"])
 def test_without_a_place_it_is_compiled_each_time(
     compiler: Compiler, monkeypatch, tmp_path: Path, place: str | None

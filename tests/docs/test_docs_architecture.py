@@ -71,6 +71,15 @@ def test_a_name_of_nothing_is_found(name: str):
     assert missing(f"see `{name}`, and `nn/transformer.py` in `nn/`") == [name]
 
 
+def test_the_files_of_the_kernels_page_exist():
+    page = (ROOT / "docs" / "kernel.md").read_text(encoding="utf-8")
+    host_side = page.partition("## The host side")[2].partition("\n## ")[0]
+    named = [code for code in CODE.findall(host_side) if code.endswith((".py", "/"))]
+    folder = SOURCE / "attention" / "kernels"
+    assert [name for name in named if not any(folder.glob(name.rstrip("/")))] == []
+    assert "plans/" in named
+
+
 def test_the_way_has_twenty_hops_at_most():
     numbers = [int(number) for number, *_ in HOP.findall(PAGE)]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -108,7 +117,9 @@ def test_a_way_that_turns_back_is_found():
 
 
 def test_every_folder_is_one_sentence():
-    listed = dict(FOLDER.findall(PAGE))
+    rows = FOLDER.findall(PAGE)
+    listed = dict(rows)
+    assert len(rows) == len(listed), "a folder is listed twice"
     there = {
         str(path.relative_to(SOURCE))
         for path in SOURCE.rglob("*")

@@ -78,6 +78,20 @@ def test_onnxruntime_computes_what_the_model_does(tmp_path, changes, padded):
     torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-4, atol=1e-5)
 
 
+def test_the_weights_of_a_large_program_come_along(tmp_path, monkeypatch):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from torch.onnx._internal.exporter import _onnx_program
+
+    monkeypatch.setattr(_onnx_program, "_LARGE_MODEL_THRESHOLD", 0)  # 1.5 GiB
+    model, path = model_of(**ENCODER), tmp_path / "model.onnx"
+    assert export_model(model, path, format="onnx") < 1e-5
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    x, _, want = logits(model, 6, padded=False)
+    (got,) = onnxruntime.InferenceSession(path).run(["logits"], {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-4, atol=1e-5)
+
+
 def test_a_program_that_is_wrong_is_refused(tmp_path, monkeypatch):
     class WrongProgram:
         def module(self):
@@ -105,6 +119,13 @@ def test_the_command_writes_a_program_named_after_the_run(run, tmp_path, monkeyp
     assert written.name == f"{run.name}.pt2"
     assert "differs from the model by at most" in capsys.readouterr().out
     assert torch.export.load(written).module() is not None
+
+
+def test_a_member_that_is_not_there_is_wrong_usage(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(run), "--member", "9"]) == 2
+    assert "there is no member 9" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_points_in_the_name_of_a_run_stay_and_formats_are_not_mixed_up(

@@ -4,6 +4,7 @@ import ast
 import copy
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,27 @@ def package(folder):
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def written(*arguments: Path) -> tuple[int, str]:
+    command = [sys.executable, ROOT / "tools/kernel_package.py", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_only_an_earlier_package_is_replaced(tmp_path):
+    assert written()[0] == 2
+    assert "usage:" in written()[1]
+    (tmp_path / "empty").mkdir()
+    assert written(tmp_path / "empty") == written(tmp_path / "empty") == (0, "")
+    for place in ("precious", "empty/notes", "empty/build/notes"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "README.md").write_text("mine")
+        code, told = written(tmp_path / Path(place).parts[0])
+        assert code == 2
+        assert "holds other things than a package" in told
+        assert (tmp_path / place / "README.md").read_text() == "mine"
+        shutil.rmtree(tmp_path / place)
 
 
 def test_each_variant_is_a_package_with_its_metadata(folder):

@@ -22,6 +22,19 @@ def test_instances_are_those_of_the_splits():
         assert all("Below is a 3 × 3 grid" in text for text in questions["question"])
 
 
+@pytest.mark.filterwarnings("ignore:.*stay ambiguous")
+def test_metadata_has_lists_where_the_config_has_tuples():
+    rules = ["constant", "addition", "distribute_three"]
+    data = sraven.instances(**METADATA, rules=rules, unambiguous=True)
+    config = SravenConfig(num_features=2, num_values=5, rules=tuple(rules), unambiguous=True)
+    assert data["ood"]["answer"][2] == str(list(Problems(config, "ood", seed=0)[2].answer))
+
+
+def test_blanks_are_refused():
+    with pytest.raises(ValueError, match="train_features leaves positions of train and test blank"):
+        sraven.instances(num_instances=1, train_features=[2, 3])
+
+
 def test_scores_are_of_the_last_panel():
     doc = {"answer": "[1, 2, 3, 4]", "scored": [True, True, True, False]}
     assert sraven.scores(doc, ["not [0, 0, 0, 0] but [1, 2, 3, 9]"]) == {

@@ -82,6 +82,13 @@ def test_packing_twice_gives_the_same(root: Path, packed: Path):
     assert (packed / "manifest.json").read_bytes() == before
 
 
+def test_runs_are_not_packed_onto_themselves(root: Path, capsys):
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    assert main(["models", f"{root}/.", "--root", str(root), *_SMOKE]) == USAGE
+    assert "holds the runs themselves" in " ".join(capsys.readouterr().err.split())
+    assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
 def test_rows_that_are_missing_are_named(root: Path, tmp_path: Path, capsys):
     assert main(["models", str(tmp_path / "out"), "--root", str(root), *_SMOKE]) == 0
     told = capsys.readouterr().out

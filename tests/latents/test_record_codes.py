@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from attention_inputs import FAMILY
-from hyla.latents import Site, UnsupportedModelError, record_codes, run_recorded, stream_codes
+from hyla.latents import (
+    Site,
+    UnsupportedModelError,
+    adapters,
+    record_codes,
+    run_recorded,
+    stream_codes,
+)
 from hyla.latents.adapters import register_adapter
 from hyla.latents.observe import Observer, observing
 from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
@@ -259,3 +266,17 @@ def test_a_model_of_another_library_is_read_by_its_adapter(monkeypatch):
     register_adapter(Foreign.__qualname__, "foreign_adapter")
     with observing(wrapped, Observer()):
         assert seen == [wrapped]
+
+
+def test_a_registered_adapter_comes_before_hylas_own(monkeypatch):
+    class Foreign(nn.MultiheadAttention):
+        pass
+
+    seen = []
+    adapter = SimpleNamespace(observing=lambda model, observer: nullcontext(seen.append(model)))
+    monkeypatch.setitem(sys.modules, "foreign_adapter", adapter)
+    monkeypatch.setattr("hyla.latents.adapters._ADAPTERS", dict(adapters._ADAPTERS))
+    layer = Foreign(4, 2)
+    register_adapter(Foreign.__qualname__, "foreign_adapter")
+    with observing(layer, Observer()):
+        assert seen == [layer]

@@ -1,5 +1,6 @@
 """Codes of PyTorch's own attention layers are the weights that these layers give."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -33,6 +34,15 @@ def test_codes_of_a_layer(batch_first):
     table = record_codes(attention, x, pairs="all")
     picked = want[table["instance"], :, table["query"], table["key"]]
     torch.testing.assert_close(torch.from_numpy(table.codes), picked.detach())
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_instances_of_a_second_batch_are_numbered_after_the_first(batch_first):
+    x = torch.randn(5, 3, 12) if batch_first else torch.randn(3, 5, 12)
+    table = record_codes(layer(batch_first=batch_first), [x, x], labels={"y": range(10)})
+    assert table["instance"].tolist() == table["y"].tolist() == np.arange(10).repeat(3).tolist()
+    with pytest.raises(ValueError, match="holds 9 values for more"):
+        record_codes(layer(batch_first=batch_first), [x, x], labels={"y": range(9)})
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

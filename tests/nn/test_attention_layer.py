@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attention_inputs import FAMILY
-from hyla.attention import AttentionSpec, attention
+from hyla.attention import AttentionSpec, attention, register_attention, resolve_spec, spec
 from hyla.nn import MultiHeadAttention
 
 every_preset = pytest.mark.parametrize("name", FAMILY)
@@ -200,3 +200,31 @@ def test_weights_of_another_attention_are_loaded_with_a_warning(tmp_path):
         model.load_state_dict(torch.load(tmp_path / "weights.pt"))
     trained.load_state_dict(torch.load(tmp_path / "weights.pt"))
     model.load_state_dict(dict(trained.state_dict()))  # nothing is known of where it comes from
+
+
+def test_names_of_one_meaning_are_loaded_without_a_warning(monkeypatch):
+    trained = MultiHeadAttention(8, 2, attention="hyla.silu").state_dict()
+    monkeypatch.setattr("hyla.attention.spec._PRESETS", presets := dict(spec._PRESETS))
+    monkeypatch.setattr("hyla.attention.spec.PRESETS", presets)
+    register_attention("mine", resolve_spec("hyla.silu"))
+    layer = MultiHeadAttention(8, 2, attention="mine")
+    assert "'hyla.silu'" in repr(layer)
+    layer.load_state_dict(trained)
+    trained._metadata[""]["attention"] = "mine"  # pyright: ignore - as they were kept once
+    MultiHeadAttention(8, 2, attention="hyla.silu").load_state_dict(trained)
+    linear = MultiHeadAttention(8, 2, attention="softmax.gelu").state_dict()
+    MultiHeadAttention(8, 2, attention="softmax").load_state_dict(linear)
+
+
+def test_the_warning_points_at_whoever_loads():
+    model = torch.nn.Sequential(torch.nn.Sequential(MultiHeadAttention(8, 2)))
+    other = torch.nn.Sequential(torch.nn.Sequential(MultiHeadAttention(8, 2, attention="softmax")))
+    with pytest.warns(UserWarning, match="0.0 attends by") as warned:
+        model.load_state_dict(other.state_dict())
+    assert warned[0].filename == __file__
+
+
+def test_a_gain_too_small_for_a_divisor_is_shown_as_it_is():
+    tiny = AttentionSpec(normalisation="rms_head", value="hidden", gain=1e-310)
+    layer = MultiHeadAttention(8, 2, attention=tiny)
+    assert "attention='rms_head hidden relu plain 1e-310'" in repr(layer)

@@ -174,6 +174,8 @@ def test_what_is_no_parquet_is_told(tmp_path, capsys):
     file = tmp_path / "answers.parquet"
     assert submit(file, tmp_path) == USAGE
     assert "there is no file" in capsys.readouterr().err
+    assert submit(tmp_path, tmp_path) == USAGE
+    assert "is a folder: answers are one Parquet file" in capsys.readouterr().err
     file.write_text("index,prediction")
     assert submit(file, tmp_path) == USAGE
     assert "is not a Parquet file" in capsys.readouterr().err
@@ -215,6 +217,15 @@ def test_predict_writes_what_submit_reads(tmp_path, capsys):
     assert not (tmp_path / "entries").exists()
 
 
+@pytest.mark.parametrize("who", ["chance", "sraven-softmax"])
+def test_predict_refuses_a_member_of_what_is_no_run(tmp_path, who, capsys):
+    file = tmp_path / "answers.parquet"
+    asked = ["sraven", "predict", who, "--variant", "paper", "--out", str(file), "--member", "1"]
+    assert main(asked) == USAGE
+    assert f"{who} is a single model" in " ".join(capsys.readouterr().err.split())
+    assert not file.exists()
+
+
 def test_seeds_of_a_model_are_one_line_of_the_page(tmp_path, truth, capsys):
     file = tmp_path / "answers.parquet"
     for seed, wrong in enumerate((5120, 10240)):
@@ -226,6 +237,52 @@ def test_seeds_of_a_model_are_one_line_of_the_page(tmp_path, truth, capsys):
     assert "| My model!; of a test | 85.00 (80.00 to 90.00) | 90.2 |" in page
     assert "| 0, 1 |" in page
     assert "## longer" not in page
+
+
+def chance_entries(folder: Path, *changes: dict[str, Any]) -> Path:
+    """Entries of who answers by chance, one for each of these changes; the folder."""
+    own = ROOT / "results" / "sraven" / "leaderboard" / "paper" / "chance.json"
+    (folder / "paper").mkdir(parents=True)
+    for number, change in enumerate(changes):
+        tree = merge(json.loads(own.read_text(encoding="utf-8")), change)
+        (folder / "paper" / f"{number}.json").write_text(json.dumps(tree))
+    return folder
+
+
+def test_seeds_that_were_trained_differently_are_told_together(tmp_path):
+    seeds = [
+        {"seed": 0, "trained_on": 1000, "device": "a GPU", "note": "with\na | break"},
+        {"seed": 1, "trained_on": 2000, "seconds": 4.0, "device": "a CPU"},
+        {"seed": 2, "trained_on": 3000, "seconds": 8.0, "device": "a CPU"},
+        {"seed": 3, "seconds": 2.0},
+    ]
+    page = leaderboard_page(chance_entries(tmp_path, *seeds))
+    assert "| Chance; with a / break | " in page
+    assert "| 0, 1, 2, 3 | 1,000 to 3,000 | a GPU; 6 s, a CPU; 2 s |" in page
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        ({"whole": {"right": 51201}}, "more of its answers are right than there are"),
+        ({"whole": {"right": -1}}, "or fewer than none"),
+        ({"whole": {"right": 9}}, "do not add up to those of the whole"),
+        ({"whole": {"instances": 100}}, r"of \[100, 38526, 12674\] instances, and those of paper"),
+        ({"unambiguous": None, "ambiguous": None}, r"parts are of \[51200\] instances"),
+        ({"ceiling": 0.5}, "its ceiling is 0.5, and that of paper is 0.942061"),
+        ({"by_rule": {"addition": 1.5}}, "by_rule must hold a share from 0 to 1"),
+        ({"by_rule": {"multiplication": 0.5}}, "for rules of the variant"),
+        ({"whole": {"right": "8"}}, "not supported between"),
+    ],
+)
+def test_what_no_answers_reach_is_refused(tmp_path, score: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=rf"0\.json is no entry of the leaderboard: .*{message}"):
+        read_entries(chance_entries(tmp_path, {"score": score}))
+
+
+def test_a_training_of_negative_length_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"0\.json is no entry .*seconds is not negative, got -1"):
+        read_entries(chance_entries(tmp_path, {"seconds": -1}))
 
 
 def test_an_entry_of_another_variant_is_found(tmp_path, truth):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from hyla.cli import main
 from hyla.commands.shared.exits import USAGE
@@ -9,6 +10,7 @@ from hyla.explorer.packed import read_description, read_weights, shipped_folder
 from hyla.nn import Transformer
 from hyla.results import thinking
 from hyla.results.thinking import thinking_curve
+from hyla.tasks.sraven.equivalents import Shuffled, shuffled
 from hyla.tasks.sraven.variants import variant_named
 from tiny_runs import tiny_model
 
@@ -48,6 +50,24 @@ def test_the_rows_are_explained_in_parts_as_in_one(monkeypatch):
     assert last.row_losses.mean() < first.row_losses.mean()
 
 
+def test_what_is_asked_again_has_nothing_to_do_with_other_steps(monkeypatch):
+    asked: list[Tensor] = []
+
+    def recorded(panels: Tensor, random: torch.Generator) -> Shuffled:
+        asked.append((same := shuffled(panels, random)).panels)
+        return same
+
+    monkeypatch.setattr(thinking, "shuffled", recorded)
+    monkeypatch.setattr(thinking, "_BATCH", 4)
+    model = Transformer(tiny_model(PAPER.task))
+    thinking_curve(PAPER, model, split="ood", instances=8, steps=[1])
+    alone = [asked[:4], asked[4:]]  # four more passes for each of two batches
+    asked.clear()
+    thinking_curve(PAPER, model, split="ood", instances=8, steps=[0, 1, 2])
+    for batch, want in zip((asked[:8], asked[8:]), alone, strict=True):
+        assert all(map(torch.equal, batch, want))
+
+
 def test_the_command_shows_the_curve(capsys):
     arguments = ["--variant", "paper", "--instances", "8", "--steps", "0", "1"]
     assert main(["sraven", "think", "sraven-softmax", *arguments]) == 0
@@ -60,11 +80,18 @@ def test_the_command_shows_the_curve(capsys):
     [
         (["--variant", "paper-split1"], "was trained on"),
         (["--variant", "paper", "--steps", "-1"], "steps must be numbers from 0"),
+        (["--variant", "paper", "--member", "7"], "sraven-softmax is a single model: --member 7"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(capsys, arguments: list[str], reason: str):
     assert main(["sraven", "think", "sraven-softmax", *arguments]) == USAGE
     assert reason in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_split_that_is_none_is_no_split_without_rules_either():
+    longer = variant_named("longer")
+    with pytest.raises(ValueError, match=r"split='odd' is not one of .*'ood'\?"):
+        thinking_curve(longer, softmax(), split="odd", instances=2, steps=[0])
 
 
 def test_what_follows_no_rule_is_refused():

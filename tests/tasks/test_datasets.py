@@ -115,6 +115,7 @@ def test_the_evaluation_split_is_that_of_the_leaderboard():
             lambda: MAKERS["fuzzy"]().stream(8).loader(num_workers=1, persistent_workers=True),
             "would not hear where to resume",
         ),
+        (lambda: MAKERS["fuzzy"]().stream(8).loader(in_order=False), "in_order=False loses count"),
         (
             lambda: (
                 MAKERS["fuzzy"]()

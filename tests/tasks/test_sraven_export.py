@@ -14,6 +14,7 @@ from hyla.tasks.sraven.faces import export as export_module  # noqa: E402
 from hyla.tasks.sraven.faces.export import ExportConfig, export  # noqa: E402
 from hyla.tasks.sraven.generator import left_ambiguous  # noqa: E402
 from hyla.tasks.sraven.problem import Problems  # noqa: E402
+from hyla.tasks.sraven.variants import variant_named  # noqa: E402
 
 
 def settings(**changes) -> ExportConfig:
@@ -85,6 +86,19 @@ def test_the_datasheet_describes_every_column_and_split(tmp_path):
         assert "248" in page
         assert "Ambiguity" in page
         assert ("map_answer" in page) == labels
+
+
+def test_the_datasheet_names_the_variant_and_both_seeds(tmp_path):
+    variant = variant_named("paper-split1")
+    export(tmp_path, settings(config=variant.config, labels=False))
+    page = (tmp_path / "README.md").read_text()
+    assert "variant `paper-split1`: combinations divided by split seed 1, instances from" in page
+    assert "of the split's combinations" not in page
+    assert json.loads((tmp_path / "export.json").read_text())["variant"] == "paper-split1"
+    export(tmp_path, settings(labels=False))
+    page = (tmp_path / "README.md").read_text()
+    assert f"By hyla {__version__}, from seed 3." in page
+    assert "seed of the instances and of the split's combinations" in page
 
 
 @pytest.mark.filterwarnings("ignore:.*stay ambiguous")

@@ -93,7 +93,7 @@ def explain(
     path, reason = call.outcome()
     faster = [words for words, changed in _changes(call) if changed.speed() > call.speed()]
     if (call.why_no_kernel() or "").startswith(ELSEWHERE):
-        faster.append("a CUDA GPU, for which there is a fused kernel")
+        faster.append("a CUDA GPU: of Hopper's kind or newer, there is a fused kernel")
     if return_code is True and path not in ("reference", None):
         faster.append("return_code=[(query, key), ...]: the codes of all pairs are computed beside")
     return Explanation(path=path, reason=reason, faster=tuple(faster))
@@ -139,11 +139,15 @@ class _Call(NamedTuple):
         return chosen if isinstance(chosen, str) else None
 
     def speed(self) -> int:
-        """Rank the path: the equations, a kernel in plain arithmetic, whatever else there is."""
+        """Rank the path: the equations, a kernel in plain arithmetic, whatever else there is.
+
+        Of two, the slower counts.
+        """
         path, _ = self.outcome()
-        if path == "linear_time" and self.k.shape[1] <= linear.CHUNK:
+        if path is None or (path == "linear_time" and self.k.shape[1] <= linear.CHUNK):
             return 0  # one chunk is what the equations compute
-        return {None: 0, "reference": 0, "large_head_plain": 1}.get(path, 2)
+        slow = {"reference": 0, "large_head_plain": 1}
+        return min(slow.get(part, 2) for part in path.split(" + "))
 
     def with_options(self, **changes: Any) -> "_Call":
         return self._replace(options=self.options | changes)

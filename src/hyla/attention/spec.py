@@ -223,18 +223,31 @@ def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
 
 
 def name_of(spec: AttentionSpec) -> str:
-    """Return a name that `resolve_spec` takes for this spec; of one without, its fields."""
-    if exact := [name for name, preset in PRESETS.items() if preset == spec]:
-        return exact[0]
-    for name, preset in PRESETS.items():
-        parts = [name]
+    """Return a name that `resolve_spec` takes for this spec; of one without, its fields.
+
+    One of hyla's own if there is one: that of `register_attention` says nothing elsewhere.
+    """
+    ours = {name: preset for name, preset in PRESETS.items() if name in _OURS}
+    for presets in (ours, PRESETS):
+        if exact := [name for name, preset in presets.items() if preset == spec]:
+            return exact[0]
+        for name, preset in presets.items():
+            if (changed := _changed_name(name, preset, spec)) is not None:
+                return changed
+    fields = (*spec.normalisation_steps, spec.value, spec.phi, spec.output, spec.gain)
+    return " ".join(getattr(field, "__name__", str(field)) for field in fields)
+
+
+def _changed_name(name: str, preset: AttentionSpec, spec: AttentionSpec) -> str | None:
+    """Return the name of a preset with what differs from it after dots, if that says it all."""
+    parts = [name]
+    # Without: a φ that has no name, a gain that is no fraction, or too small for one.
+    with contextlib.suppress(ValueError, OverflowError):
         if spec.phi != preset.phi:
             parts.append(str(spec.phi))
         if (spec.output, spec.gain) != (preset.output, preset.gain):
             divisor = round(1 / spec.gain)
             parts.append(spec.output if divisor == 1 else f"{spec.output}{divisor}")
-        with contextlib.suppress(ValueError):  # a φ without a name, or a gain that is no fraction
-            if resolve_spec(candidate := ".".join(parts)) == spec:
-                return candidate
-    fields = (*spec.normalisation_steps, spec.value, spec.phi, spec.output, spec.gain)
-    return " ".join(getattr(field, "__name__", str(field)) for field in fields)
+        if resolve_spec(changed := ".".join(parts)) == spec:
+            return changed
+    return None

@@ -19,7 +19,7 @@ from hyla.lab.latents.texts import MAX_TOKENS, analyse_texts
 from hyla.latents.adapters import ModelUnavailableError
 from hyla.latents.analysis import TABLES
 from hyla.latents.observe import UnsupportedModelError
-from hyla.results.folders import find_runs
+from hyla.results.folders import find_runs, holds_runs
 from hyla.results.runs import Row
 from hyla.results.subjects import Subject
 from hyla.training.devices import resolve_device
@@ -118,10 +118,12 @@ def latents(
                 max_tokens=MAX_TOKENS if max_tokens is None else max_tokens,
             )
         else:
-            runs = [path for name in what for path in find_runs(name, Path("runs"))]
-            of_folders = len(runs) > len(what)  # of which what can be looked into
-            leave_out = console().print if of_folders else None
-            subjects = load_subjects(runs, member or [0], where, leave_out=leave_out)
+            root = Path("runs")
+            runs = [path for name in what for path in find_runs(name, root)]
+            # Of a folder, what can be looked into.
+            leave_out = console().print if any(holds_runs(name, root) for name in what) else None
+            with usage_errors():
+                subjects = load_subjects(runs, member or [0], where, leave_out=leave_out)
             figures = list(TABLES) if figure is None else figure
             number = INSTANCES if instances is None else instances
             _look_at_runs(subjects, out, figures=figures, pairs=pairs, instances=number)

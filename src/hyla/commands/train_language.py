@@ -106,7 +106,7 @@ def train_language(
         Begin as the model of this finished run, with another attention. It says the shape.
     distil_steps
         The first steps, in which each attention layer learns to give what that run's layer does
-        and nothing else is trained; 100 if nothing is said.
+        and nothing else is trained; 100 if nothing is said, and at most a quarter of the steps.
     sequence_length
         Tokens of a sequence.
     """

@@ -43,18 +43,29 @@ def export_model(model: Transformer, path: Path, *, format: str, padding: bool =
         draft = Path(folder) / path.name
         if onnxruntime is None:
             torch.export.save(exported, draft)
-            run = torch.export.load(draft).module()
         else:
             _write_onnx(exported, draft)
-            run = _onnx_session(onnxruntime, draft)
+        run = _opened(draft, onnxruntime)
         error = max(_error(program, run, inputs) for inputs in _examples(program))
         if not error <= TOLERANCE:  # also NaN
             raise ExportError(
                 f"the program is off by {error:.1e} of the largest logit, and not what the model "
                 f"computes: {path} is not written"
             )
-        draft.replace(path)
+        del run
+        # Of a large program, ONNX has the weights in a second file: that goes first.
+        for file in sorted(Path(folder).iterdir(), key=lambda file: file == draft):
+            file.replace(path.with_name(file.name))
+    if not _error(program, _opened(path, onnxruntime), next(_examples(program))) <= TOLERANCE:
+        raise ExportError(f"{path} is not the program that was written: export it again")
     return error
+
+
+def _opened(path: Path, onnxruntime: Any) -> Callable[..., Tensor]:
+    """Return what was written as a function; without ONNX's runtime, a program of torch.export."""
+    if onnxruntime is None:
+        return torch.export.load(path).module()
+    return _onnx_session(onnxruntime, path)
 
 
 class _Program(nn.Module):

@@ -42,8 +42,12 @@ def pack_models(root: Path, out: Path, conditions: Conditions) -> Packed:
     What is there opens as any run does; only to continue training, its moments are missing.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are none, or `out` is `root`.
     """
+    if out.resolve() == root.resolve():
+        raise ValueError(
+            f"{out} holds the runs themselves, which must stay as they are: name another folder"
+        )
     rows = {
         method_key(m.config): _row_name(m.config.to_tree())
         for m in methods_of(load("tableA1"), conditions)

@@ -32,23 +32,27 @@ class Adapter(Protocol):
         ...
 
 
+# The last is asked first: a bridge has a model of transformers inside, and attends by itself.
 _ADAPTERS = {
-    # First: it has a model of transformers inside, and attends by itself.
-    "TransformerBridge": "hyla.integrations.transformer_lens",
-    "PreTrainedModel": "hyla.integrations.transformers.codes",
     "MultiheadAttention": "hyla.latents.torch_layers",
+    "PreTrainedModel": "hyla.integrations.transformers.codes",
+    "TransformerBridge": "hyla.integrations.transformer_lens",
 }
 
 
 def register_adapter(base: str, module: str) -> None:
-    """Let the module read models that derive from a class named `base`, or have one inside."""
+    """Let the module read models that derive from a class named `base`, or have one inside.
+
+    It comes before those that were registered earlier, hyla's own among them.
+    """
+    _ADAPTERS.pop(base, None)
     _ADAPTERS[base] = module
 
 
 def adapter_of(model: nn.Module) -> Adapter | None:
     """Return what reads this model; None if nothing is registered for it."""
     bases = {base.__qualname__ for part in model.modules() for base in type(part).__mro__}
-    for base, module in _ADAPTERS.items():
+    for base, module in reversed(_ADAPTERS.items()):
         if base in bases:
             return cast(Adapter, import_module(module))
     return None

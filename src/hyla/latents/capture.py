@@ -72,13 +72,14 @@ def stream_codes(
     recorded = 0
     for batch in batches(inputs):
         _check_batch(batch)
-        size = len(batch if isinstance(batch, Tensor) else next(iter(batch.values())))
+        seen = run_recorded(model, batch, pairs=pairs, layers=layers, residual=residual)[1]
+        # As recorded: the input's first axis may be that of positions, or its images many windows.
+        size = max(len(of_site.codes) for of_site in seen.values())
         for name, column in columns.items():
             if len(column) < recorded + size:
                 raise ValueError(
                     f"labels[{name!r}] holds {len(column)} values for more instances than that"
                 )
-        seen = run_recorded(model, batch, pairs=pairs, layers=layers, residual=residual)[1]
         masks = _token_masks(batch)
         parts = [_table(site, seen[site], masks[site.kind], recorded) for site in sorted(seen)]
         yield concatenate(parts).with_labels(**columns)

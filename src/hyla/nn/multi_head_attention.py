@@ -1,7 +1,9 @@
 """The attention layer: projections around `hyla.attention.attention`."""
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -252,14 +254,30 @@ def _warn_of_another(
     layer: Any, state: Any, prefix: str, metadata: dict[str, Any], *_: Any
 ) -> None:
     """Warn where weights of another attention come, which have the same names and shapes."""
-    own, theirs = name_of(layer.spec), metadata.get("attention")
-    if theirs not in (None, own):
-        warnings.warn(
-            f"{prefix[:-1] or 'this layer'} attends by {own!r}, and its weights were trained by "
-            f"{theirs!r}: they fit in shape and mean something else. Build the model with "
-            f"attention={theirs!r}, or train it on.",
-            stacklevel=2,
-        )
+    theirs = metadata.get("attention")
+    if theirs is None or _means(theirs, layer.spec):
+        return
+    # PyTorch has as many frames between here and whoever loads as modules lie in each other.
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals["__name__"].startswith("torch.nn.modules"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        f"{prefix[:-1] or 'this layer'} attends by {name_of(layer.spec)!r}, and its weights were "
+        f"trained by {theirs!r}: they fit in shape and mean something else. Build the model with "
+        f"attention={theirs!r}, or train it on.",
+        stacklevel=level,
+    )
+
+
+def _means(name: str, spec: AttentionSpec) -> bool:
+    """Whether a name that was kept stands for what a spec computes."""
+    try:
+        named = resolve_spec(name)
+    except ValueError:  # fields of a spec without a name, or a name that is not registered here
+        return name == name_of(spec)
+    if spec.value == "linear":  # which ignores φ
+        named, spec = (replace(each, phi="identity") for each in (named, spec))
+    return named == spec
 
 
 def check_heads(num_heads: int, **sizes: int) -> None:

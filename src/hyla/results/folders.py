@@ -19,11 +19,9 @@ def run_folders(root: Path) -> Iterator[Path]:
 
 def find_runs(name: str, root: Path) -> list[Path]:
     """Return the run that is given as a folder or as a name under `root`, or those of a folder."""
-    for path in (Path(name), root / name):
-        if path.is_dir():
-            return (
-                [path] if (path / "config.json").exists() else sorted(run_folders(path)) or [path]
-            )
+    path = _folder(name, root)
+    if path is not None:
+        return sorted(run_folders(path)) or [path] if holds_runs(name, root) else [path]
     folders = sorted(run_folders(root))
     if named := [path for path in folders if path.name == name]:
         return named
@@ -32,6 +30,16 @@ def find_runs(name: str, root: Path) -> list[Path]:
     raise NoRunError(
         f"there is no run {name}{nearest(name, names)}; {known}. `hyla train` makes them"
     )
+
+
+def holds_runs(name: str, root: Path) -> bool:
+    """Whether `find_runs` takes the name for a folder of runs, and not for a run."""
+    path = _folder(name, root)
+    return path is not None and not (path / "config.json").exists()
+
+
+def _folder(name: str, root: Path) -> Path | None:
+    return next((path for path in (Path(name), root / name) if path.is_dir()), None)
 
 
 def _lies_in(root: Path, folder: Path) -> bool:

@@ -73,13 +73,14 @@ def thinking_curve(
     sampler = task.sampler(split, seeds=[SEED], batch_size=instances, device=device)
     reader = _Reader(model, task.config.num_values)
     search = partial(searched, learning_rate=learning_rate, per_pair=per_pair)
-    random = torch.Generator().manual_seed(0)
     parts = [
         [
             *_searching(reader, panels, set(steps), search),
-            *_asking_again(reader, panels, set(steps), random),
+            # Drawn for each batch by itself: what it is asked has nothing to do with the steps
+            # that others took.
+            *_asking_again(reader, panels, set(steps), torch.Generator().manual_seed(number)),
         ]
-        for panels in sampler.instances(0).panels[0].split(_BATCH)
+        for number, panels in enumerate(sampler.instances(0).panels[0].split(_BATCH))
     ]
     return [_joined(same) for same in zip(*parts, strict=True)]
 

@@ -223,6 +223,14 @@ class Task(ABC, Generic[_SamplerT_co]):
     ) -> _SamplerT_co:
         """`sampler`, with arguments already checked."""
 
+    def check_split(self, split: str) -> None:
+        """Raise a ValueError that names the splits there are."""
+        if split not in self.splits:
+            raise ValueError(
+                f"split={split!r} is not one of {', '.join(self.splits)}"
+                + nearest(split, self.splits)
+            )
+
     def sampler(
         self,
         split: str,
@@ -232,11 +240,7 @@ class Task(ABC, Generic[_SamplerT_co]):
         device: torch.device | str = "cpu",
     ) -> _SamplerT_co:
         """A sampler for a population: member p sees the split and the data of `seeds[p]`."""
-        if split not in self.splits:
-            raise ValueError(
-                f"split={split!r} is not one of {', '.join(self.splits)}"
-                + nearest(split, self.splits)
-            )
+        self.check_split(split)
         if len(seeds) == 0:
             raise ValueError("seeds must hold at least one seed, got none")
         check_positive(batch_size=batch_size)

@@ -131,6 +131,8 @@ class StreamLoader(DataLoader[Batch]):
     def __init__(self, stream: TaskStream, **options: Any) -> None:
         if options.get("persistent_workers"):
             raise ValueError("persistent_workers would not hear where to resume: leave it out")
+        if not options.get("in_order", True):
+            raise ValueError("in_order=False loses count of the batches handed out: leave it out")
         super().__init__(stream, batch_size=None, **options)
         self._stream = stream
 

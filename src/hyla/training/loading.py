@@ -16,7 +16,7 @@ from hyla.training.devices import resolve_device
 from hyla.training.identity import fingerprint
 from hyla.training.run.checkpoints.base import Checkpoints
 from hyla.training.run.checkpoints.file import FileCheckpoints
-from hyla.training.run.errors import CheckpointError, RunDirectoryError
+from hyla.training.run.errors import CheckpointError, NoMemberError, RunDirectoryError
 from hyla.training.run.reading import read_config
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class TrainedRun:
         """Return one of the models, ready to be called."""
         count = len(self.config.members)
         if not 0 <= member < count:
-            raise CheckpointError(
+            raise NoMemberError(
                 f"{self.path} has {count} models, counted from 0: there is no member {member}"
             )
         model = Transformer(self.config.model)

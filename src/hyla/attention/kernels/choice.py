@@ -12,7 +12,7 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from hyla.attention.kernels import decode, large_head, output_stage, small_head
+from hyla.attention.kernels import ELSEWHERE, decode, large_head, output_stage, small_head
 from hyla.attention.kernels.call import Call, Kernel
 from hyla.attention.kernels.gradients import is_differentiated, why_not_forward_mode
 from hyla.attention.kernels.large_head import capability
@@ -34,18 +34,30 @@ def choose_kernel(call: Call, *, if_faster: bool = False) -> tuple[str | None, s
 
     With `if_faster`, one that was measured to be slower than the reference path is none.
     """
-    if call.q.shape[1] == 1 and why_refused("decode", call) is None:
-        name = "decode"
-    else:
-        name = "small_head" if call.q.shape[-1] <= small_head.MAX_WIDTH else "large_head"
-        reason = why_refused(name, call)
-        if reason is not None:
-            return None, reason
-        operands = (call.q, call.k, call.v, call.bias)
-        if name == "large_head" and large_head.needs_plain_arithmetic(*operands):
-            name = "large_head_plain"
-    reason = why_not_worth_it(name, call.q, call.k) if if_faster else None
+    name, reason = _first_that_fits(call)
+    if reason is not None and not reason.startswith(ELSEWHERE):
+        return None, reason
+    operands = (call.q, call.k, call.v, call.bias)
+    if name == "large_head" and large_head.needs_plain_arithmetic(*operands):
+        name = "large_head_plain"
+    # Also of a call that is elsewhere, so that a kernel is promised only where it would be taken.
+    slow = why_not_worth_it(name, call.q, call.k) if if_faster else None
+    reason = slow or reason
     return (name, "") if reason is None else (None, reason)
+
+
+def _first_that_fits(call: Call) -> tuple[str, str | None]:
+    """Return the first kernel that takes a call, or would on a GPU, and what it says otherwise."""
+    by_width = "small_head" if call.q.shape[-1] <= small_head.MAX_WIDTH else "large_head"
+    if call.q.shape[1] != 1:
+        return by_width, why_refused(by_width, call)
+    decoding = why_refused("decode", call)
+    if decoding is None:
+        return "decode", None
+    reason = why_refused(by_width, call)
+    if reason is not None and decoding.startswith(ELSEWHERE):
+        return "decode", decoding
+    return by_width, reason
 
 
 def why_refused(kernel: str, call: Call) -> str | None:

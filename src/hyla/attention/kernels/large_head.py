@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hyla.attention.kernels import nvrtc, softmax_rows
+from hyla.attention.kernels import ELSEWHERE, nvrtc, softmax_rows
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import NORMALISATIONS, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
@@ -64,13 +64,16 @@ def why_unsupported(call: Call) -> str | None:
     if call.packing is not None and masked:
         return "packed sequences take neither bias nor padding"
     operands = (call.q, call.k, call.v, call.bias)
-    reason = why_unreadable(call, DEVICES) or _why_too_large(*_problem(*operands))
-    if reason is not None or call.formula.normalisation != "softmax":
+    reason = why_unreadable(call, DEVICES)
+    if reason is not None and not reason.startswith(ELSEWHERE):
         return reason
+    too_large = _why_too_large(*_problem(*operands))
+    if too_large is not None or call.formula.normalisation != "softmax":
+        return too_large or reason
     if needs_plain_arithmetic(*operands):
         return "a softmax is for tensor cores: bfloat16 or float16, Hopper or newer, smaller heads"
-    masked = masked or call.packing is not None
-    return softmax_rows.why_unsupported(call.q, call.k, causal=call.formula.causal, masked=masked)
+    masked, causal = masked or call.packing is not None, call.formula.causal
+    return softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) or reason
 
 
 def needs_plain_arithmetic(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
@@ -239,7 +242,7 @@ def _first_plan(
 
 
 def capability(device: torch.device) -> tuple[int, int]:
-    """Return a GPU's compute capability; for the host build on a CPU, that of a Hopper GPU."""
+    """Return a GPU's compute capability; elsewhere, where the host build runs, a Hopper GPU's."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 

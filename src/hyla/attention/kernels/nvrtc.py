@@ -20,6 +20,7 @@ import torch
 from hyla._files import write_atomically
 
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute of the driver
+_DIGEST = 32  # bytes of the SHA-256 behind a kernel that is kept
 
 
 class CudaError(RuntimeError):
@@ -104,25 +105,25 @@ def kept_cubin(source: str, macros: Mapping[str, int], architecture: str) -> byt
         return compile_cubin(source, macros, architecture)
     compiler = (ctypes.c_int(), ctypes.c_int())
     _nvrtc().nvrtcVersion(*map(ctypes.byref, compiler))
-    of = repr((source, sorted(macros.items()), architecture, [part.value for part in compiler]))
+    options = _options(macros, architecture)
+    of = repr((source, sorted(options), [part.value for part in compiler]))
     path = Path(folder) / "hyla" / f"{hashlib.sha256(of.encode()).hexdigest()}.cubin"
     with suppress(OSError):
-        return path.read_bytes()
+        kept = path.read_bytes()
+        cubin, digest = kept[:-_DIGEST], kept[-_DIGEST:]
+        # The driver is not told a length: it would fail on a torn file at best.
+        if hashlib.sha256(cubin).digest() == digest:
+            return cubin
     cubin = compile_cubin(source, macros, architecture)
     with suppress(OSError):  # a full or read-only disk costs time alone
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, cubin)
+        write_atomically(path, cubin + hashlib.sha256(cubin).digest())
     return cubin
 
 
 def compile_cubin(source: str, macros: Mapping[str, int], architecture: str) -> bytes:
     """Compile `source` to machine code for `architecture` (``"sm_90"``)."""
-    nvrtc = _nvrtc()
-    options = [
-        f"--gpu-architecture={architecture}",
-        "--std=c++17",
-        *(f"--define-macro={key}={value}" for key, value in macros.items()),
-    ]
+    nvrtc, options = _nvrtc(), _options(macros, architecture)
     program = ctypes.c_void_p()
     status = nvrtc.nvrtcCreateProgram(
         ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None
@@ -144,6 +145,14 @@ def compile_cubin(source: str, macros: Mapping[str, int], architecture: str) -> 
         return cubin.raw
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _options(macros: Mapping[str, int], architecture: str) -> list[str]:
+    return [
+        f"--gpu-architecture={architecture}",
+        "--std=c++17",
+        *(f"--define-macro={key}={value}" for key, value in macros.items()),
+    ]
 
 
 @torch.compiler.assume_constant_result

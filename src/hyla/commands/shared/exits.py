@@ -12,6 +12,7 @@ from hyla.training.devices import ModelTooLargeError
 from hyla.training.run.errors import (
     DISK_FULL,
     CheckpointError,
+    NoMemberError,
     NoRunError,
     RunDirectoryError,
     describe_failure,
@@ -74,7 +75,7 @@ def exit_code(error: Exception) -> int | None:
     match error:
         case Interrupted():
             return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
-        case UsageError() | NoRunError() | LauncherError() | PluginError():
+        case UsageError() | NoRunError() | NoMemberError() | LauncherError() | PluginError():
             return USAGE
         case BusyError():
             return TRY_AGAIN

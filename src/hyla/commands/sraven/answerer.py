@@ -14,8 +14,15 @@ def load_answerer(
     """A model by its run directory, or by its name; with its config and its seed."""
     shipped = {stem.name: stem for stem in shipped_models()}
     if who in shipped:
+        refuse_member(who, member)
         _, config = read_description(shipped[who])
-        model, member = read_weights(shipped[who], config).to(device), 0
+        model = read_weights(shipped[who], config).to(device)
     else:
         model, config = load_model(who, member, device=device)
     return model, config, config.members[member].seed
+
+
+def refuse_member(who: str, member: int) -> None:
+    """Raise a ValueError where another model is asked for than the one there is."""
+    if member != 0:
+        raise ValueError(f"{who} is a single model: --member {member} is for runs of several")

@@ -49,7 +49,7 @@ def export(
     split
         Splits to write. (default: train test ood; of a variant, ood)
     seed
-        Seed of the split and its instances.
+        Seed of the instances, and of the split unless a variant fixes that.
     labels
         Solve each instance, for columns that say how ambiguous it is; takes most of the time.
     device

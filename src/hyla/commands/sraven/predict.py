@@ -5,7 +5,7 @@ from typing import Literal
 
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
 from hyla.commands.shared.output import console
-from hyla.commands.sraven.answerer import load_answerer
+from hyla.commands.sraven.answerer import load_answerer, refuse_member
 from hyla.tasks.sraven.variants import Variant, variant_named
 from hyla.training.devices import resolve_device
 
@@ -54,6 +54,7 @@ def _answers(who: str, variant: Variant, member: int, device: str):
     from hyla.results.leaderboard.answers import BASELINES, by_model
 
     if who in BASELINES:
+        refuse_member(who, member)
         return BASELINES[who](variant)
     model, config, seed = load_answerer(who, member, resolve_device(device))
     return by_model(variant, model, config, seed=seed)

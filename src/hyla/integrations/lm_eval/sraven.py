@@ -15,11 +15,19 @@ def instances(
 ) -> dict[str, Dataset]:
     """Return questions of rule combinations that training shows (train, test) and does not (ood).
 
-    `split_seed` says which are held out. `metadata` are fields of `SravenConfig`; what else
-    lm-evaluation-harness hands over, such as the model's arguments, is left alone.
+    `split_seed` says which are held out. `metadata` are fields of `SravenConfig`, as JSON has them;
+    what else lm-evaluation-harness hands over, such as the model's arguments, is left alone.
     """
     known = {one.name for one in fields(SravenConfig)}
-    config = SravenConfig(**{name: value for name, value in metadata.items() if name in known})
+    given = {name: value for name, value in metadata.items() if name in known}
+    for name, value in given.items():
+        given[name] = tuple(value) if isinstance(value, list) else value
+    config = SravenConfig(**given)
+    if config.train_features:
+        raise ValueError(
+            "train_features leaves positions of train and test blank, and a question has no words "
+            "for those: ask without it"
+        )
 
     def questions(split: str) -> Dataset:
         problems = Problems(config, split, seed=split_seed)

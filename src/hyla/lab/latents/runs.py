@@ -17,6 +17,7 @@ from hyla.lab.latents.figures import drawings, write_drawings
 from hyla.lab.latents.findings import findings
 from hyla.latents._optional import required
 from hyla.latents.analysis import TABLES, Analysis
+from hyla.latents.studies import NoStudyError, study_of
 from hyla.results.csv_table import rows_of_frame
 from hyla.results.origins import measured_with, put_rows, read_with_origins
 from hyla.results.runs import ORIGIN, Row, flat_settings, origin_of, read_run
@@ -35,7 +36,7 @@ def load_subjects(
     *,
     leave_out: Callable[[str], None] | None = None,
 ) -> list[Subject]:
-    """Load these members of every run; raises what `load_model` raises.
+    """Load these members of every run; raises what `load_model` and `study_of` raise.
 
     With `leave_out`, a run that cannot be looked into is left out, and it is told why, unless there
     is no other.
@@ -44,9 +45,13 @@ def load_subjects(
     for path in runs:
         try:
             _refuse_language(path)
-            subjects += [Subject.of_run(path, member, device=device) for member in members]
+            of_run = [Subject.of_run(path, member, device=device) for member in members]
+            study_of(of_run[0].task)  # raises if there is none
+            subjects += of_run
         except (RunDirectoryError, CheckpointError) as error:
             refused.append(error)
+        except NoStudyError as error:
+            refused.append(NoStudyError(f"{path}: {error}"))
     if refused and (leave_out is None or not subjects):
         raise refused[0]
     for error in refused:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hyla._files import write_atomically
 from hyla.results.leaderboard.scoring import Part, Score
-from hyla.tasks.sraven.variants import VARIANTS, variant_named
+from hyla.tasks.sraven.variants import INSTANCES, VARIANTS
 
 FOLDER = Path("results/sraven/leaderboard")
 
@@ -67,7 +67,7 @@ def write_entry(entry: Entry, folder: Path = FOLDER) -> Path:
 
 
 def read_entries(folder: Path = FOLDER) -> list[Entry]:
-    """Read all entries; a ValueError about one whose variant is not what it was."""
+    """Read all entries; a ValueError names the file of one that no answers can have made."""
     return list(_read(sorted(folder.glob("*/*.json"))))
 
 
@@ -77,15 +77,9 @@ def _read(paths: Iterable[Path]) -> Iterable[Entry]:
             tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             reached = _score(tree.pop("score"))
             entry = Entry(score=reached, **tree)
+            _check(entry)
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path} is no entry of the leaderboard: {error}") from error
-        if entry.variant not in VARIANTS or variant_named(entry.variant).published["hash"] != (
-            entry.hash
-        ):
-            raise ValueError(
-                f"{path} was scored on another variant than {entry.variant} is now: score its "
-                "answers again"
-            )
         yield entry
 
 
@@ -100,6 +94,47 @@ def _score(tree: dict[str, Any]) -> Score:
         by_rule=tree["by_rule"],
         ceiling=tree["ceiling"],
     )
+
+
+def _check(entry: Entry) -> None:
+    """Raise a ValueError about what no answers to the variant's instances can reach."""
+    reached, known = entry.score, VARIANTS.get(entry.variant)
+    if known is None or known.published["hash"] != entry.hash:
+        raise ValueError(
+            f"it was scored on another variant than {entry.variant} is now: score its answers again"
+        )
+    several = known.published["ambiguous"]
+    want = (INSTANCES,) if several is None else (INSTANCES, *_divided(several))
+    given = (reached.whole, reached.unambiguous, reached.ambiguous)
+    parts = [part for part in given if part is not None]
+    if tuple(part.instances for part in parts) != want:
+        raise ValueError(
+            f"its parts are of {[part.instances for part in parts]} instances, and those of "
+            f"{entry.variant} are of {list(want)}"
+        )
+    if any(not 0 <= part.right <= part.instances for part in parts):
+        raise ValueError("more of its answers are right than there are, or fewer than none")
+    if len(parts) > 1 and sum(part.right for part in parts[1:]) != reached.whole.right:
+        raise ValueError("the right answers of its parts do not add up to those of the whole")
+    if reached.ceiling != known.published["ceiling"]:
+        raise ValueError(
+            f"its ceiling is {reached.ceiling}, and that of {entry.variant} is "
+            f"{known.published['ceiling']}"
+        )
+    if not set(reached.by_rule) <= set(known.config.rules) or any(
+        not 0 <= share <= 1 for share in reached.by_rule.values()
+    ):
+        raise ValueError("by_rule must hold a share from 0 to 1 for rules of the variant")
+    for name in ("seed", "trained_on", "seconds"):
+        value = getattr(entry, name)
+        if value is not None and not value >= 0:
+            raise ValueError(f"{name} is not negative, got {value}")
+
+
+def _divided(ambiguous: float) -> tuple[int, int]:
+    """How many instances have one answer, and how many several, by the share of the second."""
+    several = round(ambiguous * INSTANCES)
+    return INSTANCES - several, several
 
 
 def _shown(part: Part) -> dict[str, float | None]:

@@ -36,7 +36,7 @@ def _section(variant: Variant, entries: Sequence[Entry]) -> str:
     for entry in entries:
         models.setdefault(entry.model, []).append(entry)
     ranked = sorted(models.values(), key=lambda seeds: -_mean(e.score.whole for e in seeds))
-    rules = [rule for rule in variant.config.rules if rule in entries[0].score.by_rule]
+    rules = [rule for rule in variant.config.rules if all(rule in e.score.by_rule for e in entries)]
     lines = [
         f"## {variant.name}",
         "",
@@ -75,8 +75,8 @@ def _row(seeds: Sequence[Entry]) -> list[str]:
     name = f"[{first.model}]({first.link})" if first.link else first.model
     shares = [e.score.share_of_ceiling for e in seeds if e.score.share_of_ceiling is not None]
     numbers = sorted(entry.seed for entry in seeds if entry.seed is not None)
-    times = [entry.seconds for entry in seeds if entry.seconds is not None]
     trained_on = {entry.trained_on for entry in seeds if entry.trained_on is not None}
+    least_and_most = sorted({min(trained_on), max(trained_on)}) if trained_on else []
     return [
         f"{name}; {first.note}" if first.note else name,
         _accuracy(seeds),
@@ -84,9 +84,23 @@ def _row(seeds: Sequence[Entry]) -> list[str]:
         _percent(entry.score.unambiguous for entry in seeds),
         _percent(entry.score.ambiguous for entry in seeds),
         ", ".join(map(str, numbers)) or "-",
-        " to ".join(f"{number:,}" for number in sorted(trained_on)) or "-",
-        f"{statistics.fmean(times):,.0f} s, {first.device}" if times else first.device or "-",
+        " to ".join(f"{number:,}" for number in least_and_most) or "-",
+        _run_time(seeds),
     ]
+
+
+def _run_time(seeds: Sequence[Entry]) -> str:
+    """The mean time of each device: one over several devices would be that of none."""
+    by_device: dict[str, list[float]] = {}
+    for entry in seeds:
+        times = by_device.setdefault(entry.device, [])
+        if entry.seconds is not None:
+            times.append(entry.seconds)
+    shown = (
+        ", ".join(filter(None, (f"{statistics.fmean(times):,.0f} s" if times else "", device)))
+        for device, times in by_device.items()
+    )
+    return "; ".join(filter(None, shown)) or "-"
 
 
 def _accuracy(seeds: Sequence[Entry]) -> str:
@@ -137,5 +151,10 @@ def _table(headings: str, rows: Iterable[Sequence[str]]) -> list[str]:
     return [
         f"| {headings} |",
         "|" + "---|" * len(headings.split(" | ")),
-        *(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows),
+        *(f"| {' | '.join(_cell(text) for text in row)} |" for row in rows),
     ]
+
+
+def _cell(text: str) -> str:
+    """A text without what would end its cell or its row."""
+    return " ".join(text.replace("|", "/").split())

@@ -56,6 +56,8 @@ def read_predictions(path: Path, variant: Variant) -> Int64[Tensor, "n m"]:
 
 
 def _read_columns(path: Path) -> pa.Table:
+    if path.is_dir():  # pyarrow would read all that is in it
+        raise ValueError(f"{path} is a folder: answers are one Parquet file")
     try:
         table = parquet.read_table(path)
     except FileNotFoundError:

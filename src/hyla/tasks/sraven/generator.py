@@ -136,6 +136,7 @@ class Sraven(Task["SravenSampler"]):
 
     def is_readable(self, split: str) -> bool:
         """Whether the solver can read a split's instances: all that they show follows a rule."""
+        self.check_split(split)
         return self.config.all_scored or (
             not self.config.num_distractors and SIDE_OF_SPLIT[split] == "ood"
         )

@@ -75,6 +75,9 @@ def main() -> int:
             source.check(config)
     except (ValueError, NoRunError) as error:
         parser.error(str(error))
+    except RunDirectoryError as error:  # that of --from, damaged
+        print(error, file=sys.stderr)
+        return 1
     try:
         summary = train_language(
             config,

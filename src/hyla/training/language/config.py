@@ -20,6 +20,8 @@ from hyla.training.precision import check_precision
 
 DERIVED_FROM_CORPUS = ("input_dim", "output_dim")
 """Settings of the model that follow from the corpus."""
+DISTIL_STEPS = 100
+"""Of a conversion, unless told otherwise and unless that is more than a quarter of the steps."""
 STRATEGIES = ("auto", "ddp", "fsdp")
 
 
@@ -50,7 +52,7 @@ class Conversion:
 
     source: str
     """Fingerprint of the other run: which one, not where it lies."""
-    distil_steps: int = 100
+    distil_steps: int = DISTIL_STEPS
     """The first steps, in which attention alone is trained, layer by layer; 0 for none."""
 
     def __post_init__(self):
@@ -164,6 +166,9 @@ def language_config_from_tree(tree: Mapping[str, Any], corpus: Corpus) -> Langua
     length = model.pop("sequence_length")
     shape = decoder_config(size, vocab_size=corpus.vocab_size, sequence_length=length)
     changed = dataclasses.asdict(shape) | _follow_embedding(model)
+    if "conversion" in tree and isinstance(steps := tree.get("steps"), int):
+        usual = {"distil_steps": min(DISTIL_STEPS, steps // 4)}
+        tree["conversion"] = usual | settings_by_name(tree["conversion"], "conversion")
     config = _built(tree | {"corpus": corpus.fingerprint}, changed)
     check_corpus(config, corpus)
     return config

@@ -26,6 +26,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint could not be written or used; those already there are untouched."""
 
 
+class NoMemberError(CheckpointError):
+    """A run has fewer models than that."""
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn an OSError of using `path` into a RunDirectoryError that says what to do about it."""

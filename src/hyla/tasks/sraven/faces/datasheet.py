@@ -64,9 +64,9 @@ be predicted from the others; a prediction is right if all its integers are.{dis
 
 ## How it was generated
 
-By hyla {description["hyla_version"]}, from seed {description["seed"]}. No person and no collected
-data is involved. Every instance is a pure function of (split, seed, index): the same three give
-the same instance as a tensor, in this table, as a prompt and as a picture.
+{_origin(description)} No person and no collected data is involved. Every instance is a pure
+function of these settings and (split, seed, index): the same three give the same instance as a
+tensor, in this table, as a prompt and as a picture.
 
 Rules: {", ".join(config["rules"])}; arithmetic is modulo {num_values}. The multiset of rules is
 drawn uniformly from those of the split and laid onto the features in random order.
@@ -104,6 +104,16 @@ problems = datasets.load_dataset("parquet", data_files="data/{splits[0]}-*.parqu
 
 MIT, as hyla.
 """
+
+
+def _origin(description: Mapping[str, Any]) -> str:
+    seed, split_seed = description["seed"], description["config"]["split_seed"]
+    variant, origin = description.get("variant"), f"By hyla {description['hyla_version']}"
+    if variant is not None:
+        origin += f", with the settings of variant `{variant}`"
+    if split_seed is None:
+        return f"{origin}, from seed {seed}."
+    return f"{origin}: combinations divided by split seed {split_seed}, instances from seed {seed}."
 
 
 def _ambiguity(description: Mapping[str, Any]) -> str:

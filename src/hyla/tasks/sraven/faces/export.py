@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hyla import __version__
-from hyla._errors import check_positive, install_command, nearest
+from hyla._errors import check_positive, install_command
 from hyla.tasks.randomness import MAX_INSTANCES
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.faces.datasheet import datasheet
@@ -30,6 +30,7 @@ from hyla.tasks.sraven.generator import Instances, Sraven, left_ambiguous
 from hyla.tasks.sraven.problem import is_permuted
 from hyla.tasks.sraven.solver.ambiguity import ambiguous_by_definition
 from hyla.tasks.sraven.solver.exact import Solution, Solver
+from hyla.tasks.sraven.variants import VARIANTS
 
 try:
     import pyarrow as pa
@@ -59,12 +60,8 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         check_positive(instances=self.instances, shard_size=self.shard_size)
-        known = Sraven(self.config).splits
         for split in self.splits:
-            if split not in known:
-                raise ValueError(
-                    f"split={split!r} is not one of {', '.join(known)}" + nearest(split, known)
-                )
+            Sraven(self.config).check_split(split)
         if len(set(self.splits)) != len(self.splits) or not self.splits:
             raise ValueError(f"splits must be a non-empty set of names, got {self.splits}")
         if self.instances > MAX_INSTANCES:
@@ -101,6 +98,9 @@ class ExportConfig:
             "labels": self.labels,
             "manifest_hash": manifest.hash,
         }
+        names = (name for name, variant in VARIANTS.items() if variant.config == self.config)
+        if variant := next(names, None):
+            description["variant"] = variant
         if self.config.unambiguous:
             description["expected_ambiguous"] = {
                 split: left_ambiguous(self.config, permuted=is_permuted(split))
@@ -194,7 +194,8 @@ def _column_docs(settings: ExportConfig) -> dict[str, str]:
         + f", or `{config.label_names[-1]}`" * (not config.all_scored),
         "permutations": "position m of the panels of column c shows feature `permutations[c][m]`",
         "split": "name of the split",
-        "seed": "seed of the split's combinations and of the instances",
+        "seed": "seed of the instances"
+        + (" and of the split's combinations" if config.split_seed is None else ""),
         "index": "number of the instance; with split and seed its address in hyla",
     }
     if settings.labels:
