@@ -1,6 +1,7 @@
 """Beyond the paper: is HYLA better at composing, or merely larger? A reviewer asked."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -129,7 +130,8 @@ def _fit(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Claim]:
         return []
     least = NOTICEABLE.least
     effects = {name: effect((1, s), (-1, hyla.seen), above=-least) for name, s in known.items()}
-    best = max(effects, key=lambda name: effects[name].value)  # the one that fits best decides
+    # The one that fits best decides, or one that diverged: of that nothing is known.
+    best = max(effects, key=lambda name: (math.isnan(effects[name].value), effects[name].value))
     return [
         Claim(
             text=f"{title}: at equal size HYLA does not fit training compositions better "
