@@ -82,6 +82,15 @@ def test_packing_twice_gives_the_same(root: Path, packed: Path):
     assert (packed / "manifest.json").read_bytes() == before
 
 
+def test_an_error_while_packing_is_not_the_users(root: Path, tmp_path: Path, monkeypatch):
+    def broken(*args):
+        raise ValueError("of the computation")
+
+    monkeypatch.setattr("hyla.lab.models._pack", broken)
+    with pytest.raises(ValueError, match="of the computation"):
+        main(["models", str(tmp_path / "out"), "--root", str(root), *_SMOKE])
+
+
 def test_rows_that_are_missing_are_named(root: Path, tmp_path: Path, capsys):
     assert main(["models", str(tmp_path / "out"), "--root", str(root), *_SMOKE]) == 0
     told = capsys.readouterr().out

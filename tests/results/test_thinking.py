@@ -60,11 +60,23 @@ def test_the_command_shows_the_curve(capsys):
     [
         (["--variant", "paper-split1"], "was trained on"),
         (["--variant", "paper", "--steps", "-1"], "steps must be numbers from 0"),
+        (["--variant", "paper", "--split", "odd"], "split 'odd' is unknown (did you mean 'ood'?)"),
+        (["--variant", "paper", "--instances", "0"], "instances must be at least 1"),
+        (["--variant", "paper", "--learning-rate", "0"], "learning_rate must be more than 0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(capsys, arguments: list[str], reason: str):
     assert main(["sraven", "think", "sraven-softmax", *arguments]) == USAGE
     assert reason in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_error_while_thinking_is_not_the_users(monkeypatch):
+    def broken(*args, **options):
+        raise ValueError("of the computation")
+
+    monkeypatch.setattr(thinking, "searched", broken)
+    with pytest.raises(ValueError, match="of the computation"):
+        main(["sraven", "think", "sraven-softmax", "--variant", "paper", "--instances", "2"])
 
 
 def test_what_follows_no_rule_is_refused():

@@ -48,7 +48,7 @@ def models(
         check_folders(root=root)
         check_writable(out=out)
         conditions = Conditions(scale=scale, shorten=shorten, precision=precision)
-        packed = pack_models(root, out, conditions)
+    packed = pack_models(root, out, conditions)
     shown = table(f"{len(packed.runs)} runs in {out}", "row of Table A1", "seeds", "run")
     for run in packed.runs:
         seeds = sorted({member["seed"] for member in run["members"]})

@@ -139,6 +139,8 @@ class Job(Launch, ABC):
 
     slurm: SlurmOptions | None = None
     """What each of Slurm's jobs asks for."""
+    started: float = field(default_factory=time.monotonic, init=False, compare=False)
+    """When the clock of `max_seconds` began: before the plan, which may measure for minutes."""
 
     def __post_init__(self):
         if self.launcher not in ("local", "slurm"):
@@ -207,7 +209,7 @@ class Job(Launch, ABC):
         What failed, is busy, or was stopped, the outcome says: see `Outcome.check`.
         """
         self.check_device()
-        deadline = time.monotonic() + (math.inf if self.max_seconds is None else self.max_seconds)
+        deadline = self.started + (math.inf if self.max_seconds is None else self.max_seconds)
         outcome = Outcome(shares=self.plan(watch.say) if shares is None else shares)
         self.check_origins(outcome.shares)
         unfinished = [share for share in outcome.shares if not share.finished]
