@@ -119,7 +119,7 @@ def reproduce(
         outcome = job.run(screen, shares)
     ended = outcome.stopped is None and not outcome.submitted
     if report and ended and stored_conditions(job.store):
-        write_report(job.store, screen.console)
+        outcome.unmeasured += write_report(job.store, screen.console)
     outcome.check()
 
 

@@ -59,7 +59,7 @@ class Outcome:
     failures: Sequence[str] = ()
     """A line for each population that could not be trained."""
     unmeasured: list[str] = field(default_factory=list)
-    """A line for each measurement that failed."""
+    """A line for each measurement or figure that failed."""
     busy: Sequence[Share] = ()
     """What other processes are training."""
     stopped: Interrupted | None = None
@@ -99,7 +99,9 @@ class Outcome:
                 f"{count} are not finished; the same command continues them.{reasons}"
             )
         if self.unmeasured:
-            raise UnfinishedError(f"all is trained, but not all could be measured:{reasons}")
+            raise UnfinishedError(
+                f"all is trained, but not all could be measured and drawn:{reasons}"
+            )
 
 
 def _found(shares: Sequence[Share]) -> Found:

@@ -5,9 +5,11 @@ Nothing here trains or measures. Conditions are reported by themselves, the pape
 
 import dataclasses
 import math
+import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,8 @@ class Section:
     """Whether some of it had changes that no commit has."""
     verdicts: Sequence[Verdict] = ()
     """On its claims, judged together with those of all sections."""
+    failures: list[str] = field(default_factory=list)
+    """A line for what of it could not be shown."""
 
     @property
     def figure_path(self) -> Path:
@@ -126,13 +130,41 @@ def _covering(keys: Mapping[str, set[str]], chosen: set[str]) -> set[str]:
     return added
 
 
+@contextmanager
+def noting(failures: list[str], what: str) -> Iterator[None]:
+    """Go on where something cannot be shown: nothing else is lost for it."""
+    try:
+        yield
+    except OSError:  # of the disk, which nothing else can be written to either
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        failures.append(f"no {what}: {type(error).__name__}: {error}")
+
+
+def failures(sections: Sequence[Section]) -> list[str]:
+    """Return a line for everything that could not be shown."""
+    return [
+        f"{section.conditions.label}, {section.experiment.name}: {failure}"
+        for section in sections
+        for failure in section.failures
+    ]
+
+
 def _section(experiment: Experiment, results: Results) -> Section:
+    failed: list[str] = []
+    figure = table = None
+    with noting(failed, "figure"):
+        figure = experiment.figure(results)
+    with noting(failed, "table"):
+        table = experiment.table(results)
     return Section(
         experiment=experiment,
         conditions=results.conditions,
         heading=_heading(results),
-        figure=experiment.figure(results),
-        table=experiment.table(results),
+        figure=figure,
+        table=table,
+        failures=failed,
         models=_models_table(experiment, results),
         claims=experiment.claims(results),
         origin=_origin(experiment, results),
