@@ -13,7 +13,7 @@ import yaml
 from hyla import _plugins
 from hyla.attention import AttentionSpec, register_attention, resolve_spec
 from hyla.attention.spec import PRESETS
-from hyla.tasks import FuzzyLogic, Sraven, register_task, task_class, task_names
+from hyla.tasks import FuzzyLogic, Sraven, Task, register_task, task_class, task_names
 from hyla.tasks.sraven.rules import RULES, rule
 from hyla.training import config_from_tree, load_preset
 from tiny_runs import tiny_config
@@ -107,6 +107,7 @@ def test_a_file_is_a_plugin_for_every_command(tmp_path: Path):
 
         assert main(["train", "sums"]) == 2
         assert main(["train", "sums", "--plugin"]) == 2
+        assert main(["train", "sums", "--plugin", "mine.py", "neighbour.py"]) == 2
         assert main(["train", "sums", "--plugin", "missing.py"]) == 2
         del os.environ["HYLA_PLUGINS"]
         assert main(["train", "sums", "--plugin", "sub/json.py"]) == 2
@@ -134,6 +135,7 @@ def test_a_file_is_a_plugin_for_every_command(tmp_path: Path):
         [
             "task 'sums' is unknown; choose from fuzzy, sraven, recall, language, or add --plugin",
             "--plugin needs a file",
+            "repeat it, as in --plugin mine.py --plugin neighbour.py",
             f"there is no plug-in {tmp_path / 'missing.py'}",
             "has the name of another module, json: rename it",
             "there is no module 'no_such' for the plug-in 'no_such.module'",
@@ -207,6 +209,51 @@ def test_settings_are_a_dataclass():
 
     with pytest.raises(ValueError, match=r"Unsettled\.config_class must be a dataclass"):
         register_task("unsettled")(Unsettled)
+
+
+class Unscored:
+    loss = sums = finish = staticmethod(lambda *args: None)
+
+
+def test_a_task_has_an_objective():
+    aimless = type("Aimless", (FuzzyLogic,), {"objective": Task.objective})
+    headless = type("Headless", (FuzzyLogic,), {"objective": Unscored()})
+    with pytest.raises(ValueError, match="Aimless has no objective: give the class an `objective`"):
+        register_task("aimless")(aimless)
+    with pytest.raises(ValueError, match=r"objective of Headless has no headline: add what hyla\."):
+        register_task("headless")(headless)
+    assert not {"aimless", "headless"} & set(task_names())
+
+
+def test_an_objective_that_depends_on_settings_is_looked_at_before_training(monkeypatch):
+    monkeypatch.setattr(FuzzyLogic, "objective", property(lambda task: Unscored()))
+    with pytest.raises(ValueError, match="the objective of FuzzyLogic has no headline"):
+        tiny_config()
+
+
+@pytest.mark.parametrize(
+    ("has", "scored", "headline"),
+    [
+        (("train", "test"), ("test",), "test"),
+        (("train", "validation"), ("validation",), "validation"),
+        (("train", "ood", "validation", "other"), ("validation", "ood"), "ood"),
+    ],
+)
+def test_what_a_task_has_is_scored(monkeypatch, has, scored, headline):
+    monkeypatch.setattr(FuzzyLogic, "presets", {})
+    monkeypatch.setattr(FuzzyLogic, "splits", has)
+    evaluation = config_from_tree(load_preset("fuzzy", "smoke")).evaluation
+    assert (evaluation.splits, evaluation.headline) == (scored, headline)
+
+
+def test_splits_that_a_task_needs(monkeypatch):
+    monkeypatch.setattr(FuzzyLogic, "presets", {})
+    monkeypatch.setattr(FuzzyLogic, "splits", ("train", "other"))
+    with pytest.raises(ValueError, match="say which to score of train, other; fuzzy has none of "):
+        config_from_tree(load_preset("fuzzy", "smoke"))
+    monkeypatch.setattr(FuzzyLogic, "splits", ("test",))
+    with pytest.raises(ValueError, match="fuzzy has no split 'train' to train on"):
+        config_from_tree(load_preset("fuzzy", "smoke"))
 
 
 def test_presets_name_their_scales(monkeypatch):

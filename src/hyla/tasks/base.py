@@ -68,6 +68,16 @@ class Objective(Protocol):
         ...
 
 
+def check_objective(objective: object, task: str) -> None:
+    """Raise a ValueError that says what an objective lacks."""
+    parts = ("headline", "loss", "sums", "finish")
+    if missing := [part for part in parts if not hasattr(objective, part)]:
+        raise ValueError(
+            f"the objective of {task} has no {' and no '.join(missing)}: add what "
+            "hyla.tasks.Objective describes"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The combinations on each side of a task's split."""
@@ -191,7 +201,12 @@ class Task(ABC, Generic[_SamplerT_co]):
     @property
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
+        """Names of the splits.
+
+        Models train on `train`. Settings are chosen on `validation`, or on `test` without it, and
+        `ood` is of unseen compositions: of these three, what there is is scored. Others are, where
+        presets or `--evaluation.splits` name them.
+        """
 
     @property
     @abstractmethod

@@ -1,13 +1,14 @@
 """The tasks by name: those of the paper, and those that others register."""
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from typing import TypeVar
 
 from hyla import _plugins
 from hyla._errors import nearest
-from hyla.tasks.base import Task
+from hyla.tasks.base import Task, check_objective
 
 _TaskT = TypeVar("_TaskT", bound=Task)
 
@@ -31,6 +32,14 @@ def register_task(name: str) -> Callable[[type[_TaskT]], type[_TaskT]]:
             raise ValueError(
                 f"{task.__name__}.config_class must be a dataclass, got {task.config_class!r}"
             )
+        objective = inspect.getattr_static(task, "objective")
+        if objective is inspect.getattr_static(Task, "objective"):
+            raise ValueError(
+                f"{task.__name__} has no objective: give the class an `objective`, which says what "
+                "is optimised and how it is scored (hyla.tasks.Objective)"
+            )
+        if not hasattr(objective, "__get__"):  # else what it returns may depend on settings
+            check_objective(objective, task.__name__)
         known = _TASKS.get(name, task)
         # The same class again is a module, or a notebook's cell, that was run again.
         if (known.__module__, known.__qualname__) != (task.__module__, task.__qualname__):

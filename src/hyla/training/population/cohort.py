@@ -37,7 +37,7 @@ class Cohort(Trainee):
         self._build = build
         self._say = say
         self.parts = self._fit()
-        self.headline = f"ood/{self.parts[0].objective.headline}"
+        self.headline = f"{evaluation.headline}/{self.parts[0].objective.headline}"
 
     def _fit(self) -> list[Population]:
         """Build the members in parts as large as memory allows.
