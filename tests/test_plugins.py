@@ -176,6 +176,52 @@ def test_an_error_in_a_plugin_names_its_file_and_line(tmp_path, monkeypatch, sou
             _plugins.load()
 
 
+def test_a_task_that_was_changed_is_trained_anew(tmp_path: Path):
+    """An old result does not answer for it, and its old run is found again once it is as before."""
+    plugin, old = tmp_path / "mine.py", PLUGIN.read_text()
+
+    def train(source: str, then: str = "") -> subprocess.CompletedProcess:
+        plugin.write_text(source)
+        code = (
+            "from hyla.cli import main\nassert main(['train', 'sums', '--scale', 'smoke']) == 0\n"
+        )
+        return run(code + then, tmp_path, HYLA_PLUGINS=str(plugin), PYTHONDONTWRITEBYTECODE="1")
+
+    count = "from hyla.results import read_runs; print('runs:', len(read_runs('runs')))"
+    assert "runs: 1" in train(old, count).stdout
+    commented = old.replace("sums = (pairs", "# Sums of pairs.\n        sums = (pairs")
+    assert "runs: 1" in train(commented, count).stdout
+    changed = old.replace("self.config.offset) %", "self.config.offset + 1) %")
+    assert changed != old
+    assert "runs: 2" in train(changed, count).stdout
+    assert "runs: 2" in train(old, count).stdout
+    load = "from hyla.results import *; [load_model(run.path) for run in read_runs('runs')]"
+    assert (
+        "the task 'sums' is not the one that this run was trained with" in train(old, load).stderr
+    )
+
+
+def test_a_preset_means_the_same_in_every_process(tmp_path: Path):
+    code = """
+    from hyla.attention import AttentionSpec, register_attention
+    from hyla.training.identity import own_preset
+
+    class Bent:
+        def __init__(self, slope): self.slope = slope
+        def phi(self, hidden): return hidden.relu() + self.slope * hidden
+
+    bent = Bent(0.1)
+    def closure(hidden): return bent.phi(hidden)
+    for name, phi in {"method": bent.phi, "closure": closure, "other": Bent(0.2).phi}.items():
+        register_attention(name, AttentionSpec(normalisation="rms_head", value="deep", phi=phi))
+        print(own_preset(name)["own_preset"])
+    """
+    first, second = (run(code, tmp_path, PYTHONHASHSEED=seed) for seed in "12")
+    assert first.stdout == second.stdout, first.stderr
+    method, closure, other = first.stdout.split()
+    assert method == closure != other
+
+
 # --- names --------------------------------------------------------------------------------------
 
 

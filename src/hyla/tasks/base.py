@@ -159,7 +159,8 @@ class Task(ABC, Generic[_SamplerT_co]):
     """A dataclass of plain values, with defaults and a docstring each: `--task.SETTING`.
 
     Runs are named by their settings. One that is added later, as a field with the metadata
-    `{"later": True}`, leaves earlier runs their names while it has its default."""
+    `{"later": True}`, leaves earlier runs their names while it has its default; with
+    `{"shape": False}` it does not change what instances look like, as which are held out."""
     presets: ClassVar[Mapping[str, Any] | Path] = MappingProxyType({})
     """Settings of its training at the scales smoke, laptop and paper, or a YAML file of them.
 

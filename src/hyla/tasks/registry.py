@@ -59,6 +59,11 @@ def task_names() -> tuple[str, ...]:
     return tuple(_TASKS)
 
 
+def is_own_task(name: str) -> bool:
+    """Whether a task is somebody's own: of a plug-in, and not of hyla."""
+    return task_class(name).__module__.partition(".")[0] != "hyla"
+
+
 def task_class(name: object) -> type[Task]:
     """The task of a name; a ValueError says which there are."""
     if not isinstance(name, str) or name not in _TASKS:

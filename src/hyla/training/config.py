@@ -25,7 +25,7 @@ from hyla._plugins import PluginError
 from hyla.nn import TransformerConfig
 from hyla.tasks import Task, task_class
 from hyla.tasks.base import check_objective
-from hyla.training.identity import own_preset, without_own_preset
+from hyla.training.identity import own_preset, own_task, without_own_preset, without_own_task
 from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
@@ -121,7 +121,7 @@ class TrainConfig:
                 del tree["task"][field.name]
         # Which implementation computes does not change what is computed.
         del tree["model"]["backend"]
-        return tree | own_preset(self.model.attention)
+        return tree | own_preset(self.model.attention) | own_task(self.task_name, self.build_task())
 
     def __reduce__(self):
         """Pickle the task's settings by name and value: its plug-in is imported where it is read.
@@ -214,6 +214,7 @@ def config_from_tree(tree: Mapping[str, Any]) -> TrainConfig:
     kind = _task_class(tree.get("task_name"), "task_name")
     task = build_settings(kind.config_class, tree.pop("task", {}), "task")
     problem = kind(task)
+    tree = without_own_task(tree, tree["task_name"], problem)
     derived = {field: getattr(problem, field) for field in DERIVED_FROM_TASK}
     model = settings_by_name(tree.pop("model", {}), "model")
     for key in derived:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,7 @@ class FuzzyLogicConfig:
     """K: distinct terms in a function."""
     sequence_length: int = 32
     """Examples in context, the query included."""
-    held_out_fraction: float = 0.7
+    held_out_fraction: float = field(default=0.7, metadata={"shape": False})
     """Share of the combinations of known terms that training never shows."""
 
     def __post_init__(self) -> None:
