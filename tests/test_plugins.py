@@ -1,5 +1,6 @@
 """One's own task, attention preset and rule: of an installed package, and of a file."""
 
+import dataclasses
 import os
 import pickle
 import subprocess
@@ -13,6 +14,7 @@ import yaml
 from hyla import _plugins
 from hyla.attention import AttentionSpec, register_attention, resolve_spec
 from hyla.attention.spec import PRESETS
+from hyla.lab.registry import load, register_experiment
 from hyla.tasks import FuzzyLogic, Sraven, Task, register_task, task_class, task_names
 from hyla.tasks.sraven.rules import RULES, rule
 from hyla.training import config_from_tree, load_preset
@@ -222,6 +224,55 @@ def test_a_preset_means_the_same_in_every_process(tmp_path: Path):
     assert method == closure != other
 
 
+def test_a_figure_of_ones_own_task(tmp_path: Path):
+    """In bars and as a table, as those of the paper's tasks."""
+    figure = """
+    from hyla.lab.experiment import Experiment
+    from hyla.lab.experiments.shared.variants import variant_figure, variant_table
+    from hyla.lab.grids import sweep
+    from hyla.lab.registry import register_experiment
+
+    def name(cell):
+        return cell.config.model.attention
+
+    register_experiment(Experiment(
+        name="adding",
+        title="Adding",
+        shows="Sums.",
+        sweeps=lambda scale: [
+            sweep(task, scale, grid={"model.attention": ["unit", "linear"]}, steps=3)
+            for task in ("sums", "recall")
+        ],
+        figure=lambda results: variant_figure(results, name),
+        table=lambda results: variant_table(results, name),
+    ))
+    """
+    (tmp_path / "mine.py").write_text(PLUGIN.read_text() + textwrap.dedent(figure))
+    done = run(
+        """
+        from hyla.cli import main
+        from hyla.lab.report.sections import build
+        from pathlib import Path
+
+        arguments = ["--plugin", "mine.py", "--scale", "smoke", "--seeds", "1", "--no-search"]
+        assert main(["reproduce", "adding", *arguments]) == 0
+        [section] = build(Path("results/smoke"))
+        panels = section.figure.panels[0]
+        print([(panel.title, panel.y_label, list(panel.x)) for panel in panels])
+        print([row[:2] for row in section.table.rows])
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "[('sums', 'share right', ['unit', 'linear']), "
+        "('associative recall', 'accuracy', ['unit', 'linear'])]",
+        "[['sums', 'unit'], ['sums', 'linear'], ['associative recall', 'unit'], "
+        "['associative recall', 'linear']]",
+    ]
+    assert (tmp_path / "results/smoke/smoke/figures/adding.png").exists()
+
+
 # --- names --------------------------------------------------------------------------------------
 
 
@@ -239,6 +290,8 @@ def test_a_name_that_no_run_directory_or_command_could_have(name):
 
 
 def test_a_name_is_given_once():
+    with pytest.raises(ValueError, match="'Fig-2C' is a name of hyla itself"):
+        register_experiment(dataclasses.replace(load("phi"), name="Fig-2C"))
     with pytest.raises(ValueError, match=r"there is a task 'fuzzy' already, hyla\.tasks\.fuzzy"):
         register_task("fuzzy")(Sraven)
     with pytest.raises(ValueError, match="'hyla' is a preset of hyla itself"):

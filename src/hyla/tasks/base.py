@@ -155,6 +155,8 @@ class Task(ABC, Generic[_SamplerT_co]):
     `hyla.tasks.register_task` gives it a name, under which it is trained.
     """
 
+    title: ClassVar[str]
+    """What figures and pages call it; its name, if it has none."""
     config_class: ClassVar[type] = NoSettings
     """A dataclass of plain values, with defaults and a docstring each: `--task.SETTING`.
 
@@ -166,6 +168,8 @@ class Task(ABC, Generic[_SamplerT_co]):
 
     Every scale says where it differs from paper; what neither says is that of any task at the scale
     (`training/presets/task.yaml`)."""
+    searched: ClassVar[Mapping[str, Sequence[float]]] = MappingProxyType({})
+    """Hyper-parameters that figures search at paper scale: values of each, every combination."""
 
     def __init__(self, config: Any = None) -> None:
         self.config = self.config_class() if config is None else config

@@ -47,6 +47,8 @@ def register_task(name: str) -> Callable[[type[_TaskT]], type[_TaskT]]:
                 f"there is a task {name!r} already, {known.__module__}.{known.__qualname__}; give "
                 "yours another name"
             )
+        if "title" not in vars(task):
+            task.title = name
         _TASKS[name] = task
         return task
 

@@ -18,7 +18,7 @@ from hyla.lab.claims import Claim, percent
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS
 from hyla.lab.methods import Method, methods_of, results_of, titled
-from hyla.lab.registry import BEYOND, NAMES, load
+from hyla.lab.registry import PAPER, all_names, load
 from hyla.lab.verdicts import STATUSES, UNJUDGED, Verdict, judge, unjudged
 from hyla.results.conditions import Conditions
 from hyla.results.origins import is_dirty
@@ -88,7 +88,7 @@ def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
     claim can be judged by a model's scores, it is in an experiment that judges one. The table in
     which the methods are compared stays when figures that share its models join it.
     """
-    everything = [(load(name), results_of(load(name), tables)) for name in NAMES]
+    everything = [(load(name), results_of(load(name), tables)) for name in all_names()]
     chosen = {experiment.name for experiment, found in everything if _answered(experiment, found)}
     scored = [(e, found) for e, found in everything if e.measurement is None]
     judging = [(e, found) for e, found in scored if e.claims(found)]
@@ -301,13 +301,13 @@ def _short_commit(commit: str) -> str:
 
 def beyond_the_paper(section: Section) -> bool:
     """Whether it is a question of ours, or of a reviewer, rather than a claim of the paper."""
-    return section.experiment.name in BEYOND
+    return section.experiment.name not in PAPER
 
 
 def missing(sections: Sequence[Section]) -> dict[str, list[Experiment]]:
     """Return what was not measured at the paper's own scale and length, by where it was at best."""
     found: dict[str, list[Experiment]] = {}
-    for name in NAMES:
+    for name in all_names():
         own = [section for section in sections if section.experiment.name == name]
         best = max(own, key=lambda section: likeness(section.conditions), default=None)
         if best is None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -112,8 +113,10 @@ class FuzzyLogic(Task[Sampler]):
     `ood_fixed_query` the converse. A seed's fixed points are the same in all of these.
     """
 
+    title = "fuzzy logic"
     config_class = FuzzyLogicConfig
     presets = Path(__file__).with_name("presets.yaml")
+    searched = MappingProxyType({"learning_rate": (1e-3, 3e-3), "weight_decay": (0.1, 0.03)})
 
     def __init__(self, config: FuzzyLogicConfig) -> None:
         self.config = config
