@@ -9,11 +9,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from hyla import _plugins
 from hyla.attention import AttentionSpec, register_attention, resolve_spec
 from hyla.attention.spec import PRESETS
+from hyla.cli import main
 from hyla.lab.registry import load, register_experiment
 from hyla.tasks import FuzzyLogic, Sraven, Task, register_task, task_class, task_names
 from hyla.tasks.sraven.rules import RULES, rule
@@ -401,6 +403,13 @@ def test_a_preset_keeps_its_meaning(monkeypatch):
     register_attention("mine", PRESETS["hyla"])  # a module that is imported again
     with pytest.raises(ValueError, match="already the name of another spec"):
         register_attention("mine", PRESETS["softmax"])
+
+
+def test_a_preset_that_no_run_could_be_named_by_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(PRESETS, "mine", dataclasses.replace(PRESETS["hyla"], phi=torch.sqrt))
+    arguments = ["train", "fuzzy", "--scale", "smoke", "--attention", "mine"]
+    assert main([*arguments, "--root", str(tmp_path)]) == 2
+    assert "the preset 'mine' cannot be identified" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [["fuzzy"], {"fuzzy": 1}, None, 3])

@@ -152,8 +152,8 @@ def train_task(
         check_model_options(model, settings.model)
         settings.check_device(resolve_device(run.device))
         run.check()
+        path = run_path(settings, run.root)
 
-    path = run_path(settings, run.root)
     run.say_if_too_late(path)
     summary = train_population(settings, **run.arguments(settings.to_tree()))
     _show(settings, summary, path)
