@@ -99,6 +99,7 @@ def test_help_of_train_teaches(capsys):
     ):
         assert part in shown
     assert "sraven: M: features that follow a rule." in shown
+    assert 'default: ""' not in shown
 
 
 @pytest.mark.parametrize(

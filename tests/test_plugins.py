@@ -1,5 +1,6 @@
 """One's own task, attention preset and rule: of an installed package, and of a file."""
 
+import dataclasses
 import os
 import pickle
 import subprocess
@@ -8,12 +9,15 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from hyla import _plugins
 from hyla.attention import AttentionSpec, register_attention, resolve_spec
 from hyla.attention.spec import PRESETS
-from hyla.tasks import FuzzyLogic, Sraven, register_task, task_class, task_names
+from hyla.cli import main
+from hyla.lab.registry import load, register_experiment
+from hyla.tasks import FuzzyLogic, Sraven, Task, register_task, task_class, task_names
 from hyla.tasks.sraven.rules import RULES, rule
 from hyla.training import config_from_tree, load_preset
 from tiny_runs import tiny_config
@@ -107,6 +111,7 @@ def test_a_file_is_a_plugin_for_every_command(tmp_path: Path):
 
         assert main(["train", "sums"]) == 2
         assert main(["train", "sums", "--plugin"]) == 2
+        assert main(["train", "sums", "--plugin", "mine.py", "neighbour.py"]) == 2
         assert main(["train", "sums", "--plugin", "missing.py"]) == 2
         del os.environ["HYLA_PLUGINS"]
         assert main(["train", "sums", "--plugin", "sub/json.py"]) == 2
@@ -134,6 +139,7 @@ def test_a_file_is_a_plugin_for_every_command(tmp_path: Path):
         [
             "task 'sums' is unknown; choose from fuzzy, sraven, recall, language, or add --plugin",
             "--plugin needs a file",
+            "repeat it, as in --plugin mine.py --plugin neighbour.py",
             f"there is no plug-in {tmp_path / 'missing.py'}",
             "has the name of another module, json: rename it",
             "there is no module 'no_such' for the plug-in 'no_such.module'",
@@ -174,6 +180,101 @@ def test_an_error_in_a_plugin_names_its_file_and_line(tmp_path, monkeypatch, sou
             _plugins.load()
 
 
+def test_a_task_that_was_changed_is_trained_anew(tmp_path: Path):
+    """An old result does not answer for it, and its old run is found again once it is as before."""
+    plugin, old = tmp_path / "mine.py", PLUGIN.read_text()
+
+    def train(source: str, then: str = "") -> subprocess.CompletedProcess:
+        plugin.write_text(source)
+        code = (
+            "from hyla.cli import main\nassert main(['train', 'sums', '--scale', 'smoke']) == 0\n"
+        )
+        return run(code + then, tmp_path, HYLA_PLUGINS=str(plugin), PYTHONDONTWRITEBYTECODE="1")
+
+    count = "from hyla.results import read_runs; print('runs:', len(read_runs('runs')))"
+    assert "runs: 1" in train(old, count).stdout
+    commented = old.replace("sums = (pairs", "# Sums of pairs.\n        sums = (pairs")
+    assert "runs: 1" in train(commented, count).stdout
+    changed = old.replace("self.config.offset) %", "self.config.offset + 1) %")
+    assert changed != old
+    assert "runs: 2" in train(changed, count).stdout
+    assert "runs: 2" in train(old, count).stdout
+    load = "from hyla.results import *; [load_model(run.path) for run in read_runs('runs')]"
+    assert (
+        "the task 'sums' is not the one that this run was trained with" in train(old, load).stderr
+    )
+
+
+def test_a_preset_means_the_same_in_every_process(tmp_path: Path):
+    code = """
+    from hyla.attention import AttentionSpec, register_attention
+    from hyla.training.identity import own_preset
+
+    class Bent:
+        def __init__(self, slope): self.slope = slope
+        def phi(self, hidden): return hidden.relu() + self.slope * hidden
+
+    bent = Bent(0.1)
+    def closure(hidden): return bent.phi(hidden)
+    for name, phi in {"method": bent.phi, "closure": closure, "other": Bent(0.2).phi}.items():
+        register_attention(name, AttentionSpec(normalisation="rms_head", value="deep", phi=phi))
+        print(own_preset(name)["own_preset"])
+    """
+    first, second = (run(code, tmp_path, PYTHONHASHSEED=seed) for seed in "12")
+    assert first.stdout == second.stdout, first.stderr
+    method, closure, other = first.stdout.split()
+    assert method == closure != other
+
+
+def test_a_figure_of_ones_own_task(tmp_path: Path):
+    """In bars and as a table, as those of the paper's tasks."""
+    figure = """
+    from hyla.lab.experiment import Experiment
+    from hyla.lab.experiments.shared.variants import variant_figure, variant_table
+    from hyla.lab.grids import sweep
+    from hyla.lab.registry import register_experiment
+
+    def name(cell):
+        return cell.config.model.attention
+
+    register_experiment(Experiment(
+        name="adding",
+        title="Adding",
+        shows="Sums.",
+        sweeps=lambda scale: [
+            sweep(task, scale, grid={"model.attention": ["unit", "linear"]}, steps=3)
+            for task in ("sums", "recall")
+        ],
+        figure=lambda results: variant_figure(results, name),
+        table=lambda results: variant_table(results, name),
+    ))
+    """
+    (tmp_path / "mine.py").write_text(PLUGIN.read_text() + textwrap.dedent(figure))
+    done = run(
+        """
+        from hyla.cli import main
+        from hyla.lab.report.sections import build
+        from pathlib import Path
+
+        arguments = ["--plugin", "mine.py", "--scale", "smoke", "--seeds", "1", "--no-search"]
+        assert main(["reproduce", "adding", *arguments]) == 0
+        [section] = build(Path("results/smoke"))
+        panels = section.figure.panels[0]
+        print([(panel.title, panel.y_label, list(panel.x)) for panel in panels])
+        print([row[:2] for row in section.table.rows])
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "[('sums', 'share right', ['unit', 'linear']), "
+        "('associative recall', 'accuracy', ['unit', 'linear'])]",
+        "[['sums', 'unit'], ['sums', 'linear'], ['associative recall', 'unit'], "
+        "['associative recall', 'linear']]",
+    ]
+    assert (tmp_path / "results/smoke/smoke/figures/adding.png").exists()
+
+
 # --- names --------------------------------------------------------------------------------------
 
 
@@ -191,6 +292,8 @@ def test_a_name_that_no_run_directory_or_command_could_have(name):
 
 
 def test_a_name_is_given_once():
+    with pytest.raises(ValueError, match="'Fig-2C' is a name of hyla itself"):
+        register_experiment(dataclasses.replace(load("phi"), name="Fig-2C"))
     with pytest.raises(ValueError, match=r"there is a task 'fuzzy' already, hyla\.tasks\.fuzzy"):
         register_task("fuzzy")(Sraven)
     with pytest.raises(ValueError, match="'hyla' is a preset of hyla itself"):
@@ -207,6 +310,51 @@ def test_settings_are_a_dataclass():
 
     with pytest.raises(ValueError, match=r"Unsettled\.config_class must be a dataclass"):
         register_task("unsettled")(Unsettled)
+
+
+class Unscored:
+    loss = sums = finish = staticmethod(lambda *args: None)
+
+
+def test_a_task_has_an_objective():
+    aimless = type("Aimless", (FuzzyLogic,), {"objective": Task.objective})
+    headless = type("Headless", (FuzzyLogic,), {"objective": Unscored()})
+    with pytest.raises(ValueError, match="Aimless has no objective: give the class an `objective`"):
+        register_task("aimless")(aimless)
+    with pytest.raises(ValueError, match=r"objective of Headless has no headline: add what hyla\."):
+        register_task("headless")(headless)
+    assert not {"aimless", "headless"} & set(task_names())
+
+
+def test_an_objective_that_depends_on_settings_is_looked_at_before_training(monkeypatch):
+    monkeypatch.setattr(FuzzyLogic, "objective", property(lambda task: Unscored()))
+    with pytest.raises(ValueError, match="the objective of FuzzyLogic has no headline"):
+        tiny_config()
+
+
+@pytest.mark.parametrize(
+    ("has", "scored", "headline"),
+    [
+        (("train", "test"), ("test",), "test"),
+        (("train", "validation"), ("validation",), "validation"),
+        (("train", "ood", "validation", "other"), ("validation", "ood"), "ood"),
+    ],
+)
+def test_what_a_task_has_is_scored(monkeypatch, has, scored, headline):
+    monkeypatch.setattr(FuzzyLogic, "presets", {})
+    monkeypatch.setattr(FuzzyLogic, "splits", has)
+    evaluation = config_from_tree(load_preset("fuzzy", "smoke")).evaluation
+    assert (evaluation.splits, evaluation.headline) == (scored, headline)
+
+
+def test_splits_that_a_task_needs(monkeypatch):
+    monkeypatch.setattr(FuzzyLogic, "presets", {})
+    monkeypatch.setattr(FuzzyLogic, "splits", ("train", "other"))
+    with pytest.raises(ValueError, match="say which to score of train, other; fuzzy has none of "):
+        config_from_tree(load_preset("fuzzy", "smoke"))
+    monkeypatch.setattr(FuzzyLogic, "splits", ("test",))
+    with pytest.raises(ValueError, match="fuzzy has no split 'train' to train on"):
+        config_from_tree(load_preset("fuzzy", "smoke"))
 
 
 def test_presets_name_their_scales(monkeypatch):
@@ -255,6 +403,13 @@ def test_a_preset_keeps_its_meaning(monkeypatch):
     register_attention("mine", PRESETS["hyla"])  # a module that is imported again
     with pytest.raises(ValueError, match="already the name of another spec"):
         register_attention("mine", PRESETS["softmax"])
+
+
+def test_a_preset_that_no_run_could_be_named_by_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(PRESETS, "mine", dataclasses.replace(PRESETS["hyla"], phi=torch.sqrt))
+    arguments = ["train", "fuzzy", "--scale", "smoke", "--attention", "mine"]
+    assert main([*arguments, "--root", str(tmp_path)]) == 2
+    assert "the preset 'mine' cannot be identified" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [["fuzzy"], {"fuzzy": 1}, None, 3])

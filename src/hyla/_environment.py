@@ -29,7 +29,7 @@ def cpu_threads() -> str:
 
 @functools.cache  # what this process imported, whatever is checked out later
 def git_commit() -> str | None:
-    """Return the commit of this source, with ``-dirty`` if edited; None for an installation.
+    """Return the commit of this source, with ``-dirty`` if changed; None for an installation.
 
     What lies beside the package (results, pages) computes nothing and may be edited. An installed
     copy may lie inside somebody else's repository, whose commit says nothing here; it is not
@@ -50,7 +50,8 @@ def git_commit() -> str | None:
 
     try:
         git("ls-files", "--error-unmatch", source.name)
-        edited = git("diff", "--name-only", "HEAD", "--", ".")
+        # Also files that were not added yet, whatever the user's settings say of those.
+        edited = git("status", "--porcelain", "--untracked-files=normal", "--", ".")
         return git("rev-parse", "HEAD") + ("-dirty" if edited else "")
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("HYLA_COMMIT")

@@ -80,15 +80,21 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
     The options of commands follow from what plug-ins register, which come first therefore.
     """
-    rest, plugins, words = [], [], iter(arguments)
+    rest, plugins, words, last = [], [], iter(arguments), ""
     for word in words:
         option, equals, value = word.partition("=")
-        if option != "--plugin":
-            rest.append(word)
-        elif plugin := value if equals else next(words, ""):
-            plugins.append(plugin)
-        else:
-            raise CycloptsError("--plugin needs a file, as in --plugin mytask.py")
+        if option == "--plugin":
+            last = value if equals else next(words, "")
+            if not last:
+                raise CycloptsError("--plugin needs a file, as in --plugin mytask.py")
+            plugins.append(last)
+            continue
+        if last and word.endswith(".py"):
+            raise CycloptsError(
+                f"--plugin takes one file: repeat it, as in --plugin {last} --plugin {word}"
+            )
+        rest.append(word)
+        last = ""
     return rest, plugins
 
 

@@ -1,10 +1,13 @@
 """Origins are said once, and every row still has its own."""
 
+import importlib.util
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from hyla import _environment
 from hyla.cli import main
 from hyla.commands.shared.exits import FAILURE
 from hyla.results import origins
@@ -113,3 +116,40 @@ def test_names_of_origins_survive_csv(tmp_path: Path):
     write_with_origins(rows, tmp_path / "t.csv")
     back = read_with_origins(tmp_path / "t.csv")
     assert [row["git_commit"] for row in back] == [row["git_commit"] for row in rows]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_commit_has_all_files_of_the_package_or_is_dirty(tmp_path: Path):
+    package = tmp_path / "src" / "hyla"
+    package.mkdir(parents=True)
+    source = Path(shutil.copy(_environment.__file__, package))
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")
+
+    def git(*command: str) -> None:
+        who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+        subprocess.run(["git", *who, *command], cwd=tmp_path, check=True, capture_output=True)
+
+    def is_dirty() -> bool:
+        spec = importlib.util.spec_from_file_location("copied_environment", source)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return origins.is_dirty(module.git_commit())
+
+    git("init")
+    git("config", "status.showUntrackedFiles", "no")
+    git("add", ".")
+    git("commit", "-m", "all")
+    (package / "__pycache__").mkdir(exist_ok=True)
+    (package / "__pycache__" / "old.pyc").write_bytes(b"")
+    (tmp_path / "notes.md").write_text("computes nothing")
+    assert not is_dirty()
+    (package / "rule.py").write_text("")
+    assert is_dirty()
+    git("add", ".")
+    assert is_dirty()
+    git("commit", "-m", "rule")
+    assert not is_dirty()
+    source.write_text(source.read_text() + "# edited\n")
+    assert is_dirty()

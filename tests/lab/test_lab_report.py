@@ -1,5 +1,6 @@
 """What the report shows of a store, what it leaves out, and how far a verdict may go."""
 
+import dataclasses
 import html
 import re
 from collections.abc import Callable
@@ -8,11 +9,16 @@ from pathlib import Path
 import pytest
 from stored_models import PAPER, write_models
 
+from hyla.cli import main
+from hyla.commands.shared.exits import FAILURE
+from hyla.figures.drawing import PALETTE, Figure, Lines, Series
 from hyla.lab.claims import BY_CONSTRUCTION
+from hyla.lab.experiments.tables.tablea1 import ABLATIONS, printed_lead
 from hyla.lab.grids import METHODS
 from hyla.lab.methods import Method
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report.costs import Costs
+from hyla.lab.report.first_page import COLOURS, GREY, HEADLINES
 from hyla.lab.report.pages import write_all
 from hyla.lab.report.sections import Section, build, missing
 from hyla.lab.verdicts import NO_VERDICT, NOT, PARTLY, REPRODUCED, TOO_FEW
@@ -262,6 +268,50 @@ def test_what_was_not_measured_is_named(tmp_path: Path):
         line = page[page.index("Not measured yet") :].partition("\n")[0]
         assert "(Figure 4A: scaling data and width on SRAVEN)" in line
         assert "(Table A1: model ablations)" not in line
+
+
+def test_what_smoke_scale_leaves_out_is_counted(tmp_path: Path):
+    write_models(
+        tmp_path, "phi", lambda m: Estimate(0.5, 0.1), conditions=Conditions(scale="smoke")
+    )
+    for page in pages(tmp_path):
+        lines = page[page.index("Not measured at paper scale") :]
+        assert f"Not measured yet, or too little to show: {len(NAMES) - 1} figures" in lines
+        assert "Measured only at smoke scale, float32: 1 figures" in lines
+        assert "hyla reproduce" in lines
+        assert "fig4a" not in lines
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_figure_that_fails_loses_nothing_else(tmp_path: Path, monkeypatch, capsys, drawn: bool):
+    """Whether the experiment or whoever draws finds the mistake in it."""
+    write_models(tmp_path, "tableA1", on_sraven(plain))
+    write_models(tmp_path, "phi", lambda method: Estimate(0.5, 0.01))
+
+    def figure(results):
+        if not drawn:
+            raise KeyError("my <task>")
+        wrong = Series(name="", y=[1.0], colour=PALETTE[0])
+        return Figure(panels=[[Lines(title="", x_label="", y_label="", x=[1, 2], series=[wrong])]])
+
+    experiment = dataclasses.replace(load("phi"), figure=figure)
+    monkeypatch.setattr("hyla.lab.experiments.beyond.phi.EXPERIMENT", experiment)
+    assert main(["report", str(tmp_path)]) == FAILURE
+    told = capsys.readouterr().err
+    assert "not all of the report could be drawn:\n  paper, phi: no figure: " in told
+    assert "Traceback" in told  # for whoever wrote it
+    for name in ("report.md", "report.html"):
+        page = (tmp_path / name).read_text()
+        assert "no figure: " + ("ValueError: " if drawn else "KeyError: ") in page
+        assert drawn or "my &lt;task&gt;" in page
+        assert "Table A1: model ablations" in page
+
+
+def test_the_first_page_has_the_colours_and_the_ablations_of_the_figures():
+    assert {*COLOURS.values(), GREY} <= set(PALETTE)
+    [parts] = [headline for headline in HEADLINES if "all its parts" in headline.words]
+    assert parts.effect == printed_lead("sraven", "hyla", ABLATIONS)
+    assert not set(ABLATIONS) & {*METHODS, "hyla_deep"}
 
 
 def test_questions_of_ours_are_counted_by_themselves(tmp_path: Path):

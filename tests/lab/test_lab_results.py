@@ -8,6 +8,8 @@ import numpy as np
 import pandas
 import pytest
 
+from hyla.attention.spec import PRESETS
+from hyla.lab.methods import expand, titled
 from hyla.results.conditions import Conditions
 from hyla.results.csv_table import read_csv, rows_of_frame, write_csv
 from hyla.results.runs import read_run
@@ -64,6 +66,12 @@ def test_method_key_is_about_what_is_computed():
         )
     }
     assert len(different) == 5
+
+
+def test_a_preset_of_ones_own_is_told_by_its_name(monkeypatch):
+    monkeypatch.setitem(PRESETS, "mine", PRESETS["linear"])
+    [method] = expand({"task": "fuzzy", "scale": "smoke", "set": {"model": {"attention": "mine"}}})
+    assert str(titled(method, Conditions(scale="smoke"))) == "fuzzy mine"
 
 
 def test_settings_at_their_defaults_have_no_part_in_the_key():

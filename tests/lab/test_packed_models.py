@@ -89,6 +89,15 @@ def test_runs_are_not_packed_onto_themselves(root: Path, capsys):
     assert before == {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
+def test_an_error_while_packing_is_not_the_users(root: Path, tmp_path: Path, monkeypatch):
+    def broken(*args):
+        raise ValueError("of the computation")
+
+    monkeypatch.setattr("hyla.lab.models._pack", broken)
+    with pytest.raises(ValueError, match="of the computation"):
+        main(["models", str(tmp_path / "out"), "--root", str(root), *_SMOKE])
+
+
 def test_rows_that_are_missing_are_named(root: Path, tmp_path: Path, capsys):
     assert main(["models", str(tmp_path / "out"), "--root", str(root), *_SMOKE]) == 0
     told = capsys.readouterr().out

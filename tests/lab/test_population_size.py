@@ -1,5 +1,6 @@
 """How many models train together: what is measured, when, and that it is measured once."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from hyla.cli import main
 from hyla.lab.plan import population_size
-from hyla.lab.plan.pipeline import Outcome
+from hyla.lab.plan.pipeline import Outcome, Watch
 from hyla.lab.plan.population_size import measured_size
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.plan.sweep import Sweep
@@ -116,3 +117,24 @@ def test_reproduce_trains_as_many_together_as_were_measured(monkeypatch, tmp_pat
     main(arguments)
     assert "measuring how many" in capsys.readouterr().out
     assert max(planned) == 12
+
+
+def test_an_error_while_measuring_is_not_the_users(monkeypatch, tmp_path: Path):
+    Gpu(monkeypatch, {}, 1000 * GIB)
+    monkeypatch.setattr(population_size, "WORTH_MEASURING", 1)
+
+    def broken(*args):
+        raise ValueError("of the computation")
+
+    monkeypatch.setattr(throughput, "_tried", broken)
+    folders = ["--root", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    with pytest.raises(ValueError, match="of the computation"):
+        main(["reproduce", "fig2c", "--scale", "smoke", "--seeds", "20", *folders])
+
+
+def test_what_measuring_takes_counts(monkeypatch, tmp_path: Path):
+    grid = {"task": "fuzzy", "scale": "smoke", "grid": {"members.seed": [0]}}
+    job = Sweep(grid=grid, root=tmp_path, device="cpu", max_seconds=100)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 101)
+    assert job.run(Watch(lambda line: None), job.plan(print)).stopped is not None

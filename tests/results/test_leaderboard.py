@@ -16,7 +16,12 @@ from hyla.commands.shared.exits import USAGE  # noqa: E402
 from hyla.latents.measures.confidence import wilson_interval  # noqa: E402
 from hyla.nn import Transformer  # noqa: E402
 from hyla.results.leaderboard import read_entries, score  # noqa: E402
-from hyla.results.leaderboard.answers import by_chance, by_model, by_solver  # noqa: E402
+from hyla.results.leaderboard.answers import (  # noqa: E402
+    BASELINES,
+    by_chance,
+    by_model,
+    by_solver,
+)
 from hyla.results.leaderboard.page import leaderboard_page  # noqa: E402
 from hyla.results.leaderboard.predictions import (  # noqa: E402
     read_predictions,
@@ -224,6 +229,20 @@ def test_predict_refuses_a_member_of_what_is_no_run(tmp_path, who, capsys):
     assert main(asked) == USAGE
     assert f"{who} is a single model" in " ".join(capsys.readouterr().err.split())
     assert not file.exists()
+
+
+def test_an_error_while_answering_is_not_the_users(tmp_path, monkeypatch, capsys):
+    def broken(variant):
+        raise ValueError("of the computation")
+
+    where = ["--out", str(tmp_path / "answers.parquet")]
+    monkeypatch.setitem(BASELINES, "solver", broken)
+    with pytest.raises(ValueError, match="of the computation"):
+        main(["sraven", "predict", "solver", "--variant", "paper", *where])
+    assert main(["sraven", "predict", "solver", "--variant", "distractors", *where]) == USAGE
+    assert "the solver does not work with distractors" in " ".join(capsys.readouterr().err.split())
+    of_another = ["sraven", "predict", "sraven-softmax", "--variant", "paper-split1", *where]
+    assert main(of_another) == USAGE
 
 
 def test_seeds_of_a_model_are_one_line_of_the_page(tmp_path, truth, capsys):

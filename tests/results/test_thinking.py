@@ -81,6 +81,9 @@ def test_the_command_shows_the_curve(capsys):
         (["--variant", "paper-split1"], "was trained on"),
         (["--variant", "paper", "--steps", "-1"], "steps must be numbers from 0"),
         (["--variant", "paper", "--member", "7"], "sraven-softmax is a single model: --member 7"),
+        (["--variant", "paper", "--split", "odd"], "split='odd' is not one of"),
+        (["--variant", "paper", "--instances", "0"], "instances must be at least 1"),
+        (["--variant", "paper", "--learning-rate", "0"], "learning_rate must be more than 0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(capsys, arguments: list[str], reason: str):
@@ -92,6 +95,15 @@ def test_a_split_that_is_none_is_no_split_without_rules_either():
     longer = variant_named("longer")
     with pytest.raises(ValueError, match=r"split='odd' is not one of .*'ood'\?"):
         thinking_curve(longer, softmax(), split="odd", instances=2, steps=[0])
+
+
+def test_an_error_while_thinking_is_not_the_users(monkeypatch):
+    def broken(*args, **options):
+        raise ValueError("of the computation")
+
+    monkeypatch.setattr(thinking, "searched", broken)
+    with pytest.raises(ValueError, match="of the computation"):
+        main(["sraven", "think", "sraven-softmax", "--variant", "paper", "--instances", "2"])
 
 
 def test_what_follows_no_rule_is_refused():

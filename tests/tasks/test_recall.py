@@ -101,7 +101,11 @@ def test_sizes_that_make_no_sense_are_refused(settings, message):
 def test_it_trains_as_populations_and_in_sweeps(tmp_path, capsys):
     smoke = ["--scale", "smoke", "--root", str(tmp_path / "runs")]
     assert main(["train", "recall", *smoke, "--seeds", "2", "--task.pairs", "1"]) == 0
-    assert "recall, hyla, 30 steps: accuracy" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "recall, hyla, 30 steps: accuracy" in told
+    assert " ID " in told
+    assert "OOD" not in told  # nothing is composed
+    assert "test accuracy" in told  # how far it is
     [run] = read_runs(tmp_path / "runs")
     assert len(final_rows(run)) == 2
     assert all(0 <= row["test/accuracy"] <= 1 for row in final_rows(run))
@@ -112,6 +116,7 @@ def test_it_trains_as_populations_and_in_sweeps(tmp_path, capsys):
     )
     folders = ["--root", str(tmp_path / "swept"), "--out", str(tmp_path / "results")]
     assert main(["sweep", str(grid), *folders]) == 0
+    assert "OOD" not in capsys.readouterr().out
     assert len(read_runs(tmp_path / "swept")) == 2
 
 

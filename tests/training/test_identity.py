@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from hyla.attention import AttentionSpec
 from hyla.attention.spec import PRESETS
@@ -15,7 +16,7 @@ from hyla.results.csv_table import read_csv
 from hyla.results.origins import read_with_origins, write_with_origins
 from hyla.results.runs import Row
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
-from hyla.training.identity import OWN_PRESET, method_key, shape_key, task_key
+from hyla.training.identity import OWN_PRESET, method_key, own_preset, shape_key, task_key
 
 RESULTS = Path(__file__).parents[2] / "results" / "lab"
 _MEMBER = ("learning_rate", "seed", "warmup_steps", "weight_decay")
@@ -116,28 +117,30 @@ def test_a_shape_is_that_of_the_instances():
     assert shape_key(config("sraven")) != shape_key(config())
 
 
-def test_a_preset_of_ones_own_that_was_changed_is_another_method(monkeypatch):
-    def named(function: Any) -> TrainConfig:
-        spec = AttentionSpec(normalisation="none", value="hidden", phi=function)
+@pytest.fixture
+def named(monkeypatch) -> Callable[..., TrainConfig]:
+    """A run of a preset of one's own with this φ."""
+
+    def config_with(phi: Any, attention: str = "mine") -> TrainConfig:
+        spec = AttentionSpec(normalisation="none", value="hidden", phi=phi)
         monkeypatch.setitem(PRESETS, "mine", spec)
-        return config(model={"attention": "mine.rms4"})
+        return config(model={"attention": attention})
 
-    def bent(hidden):
-        return hidden.abs()
+    return config_with
 
-    def other(hidden):
-        return hidden.abs().sqrt()
 
-    first, tree = method_key(named(bent)), named(bent).to_tree()
-    assert config_from_tree(tree) == named(bent)
-    path = run_path(named(bent), "runs")
-    assert path != run_path(named(other), "runs")
-    assert first != method_key(named(other))
-    assert len({run_path(named(name), "runs") for name in ("relu", "silu")}) == 2
+def test_a_preset_of_ones_own_that_was_changed_is_another_method(named):
+    tree = named(torch.abs, "mine.rms4").to_tree()
+    assert config_from_tree(tree).to_tree() == tree
+    keys = {method_key(named(phi)) for phi in ("relu", "silu", torch.abs, F.relu6)}
+    paths = {run_path(named(phi), "runs") for phi in ("relu", "silu", torch.abs, F.relu6)}
+    assert len(keys) == len(paths) == 4
     with pytest.raises(ValueError, match=r"'mine.rms4' is not the one that this run was trained"):
         config_from_tree(tree)
     assert OWN_PRESET not in config().to_tree()
 
+
+def test_what_a_preset_computes_is_what_counts(named):
     def leaning(slope: float):
         return lambda hidden: hidden.relu() + slope * hidden
 
@@ -150,13 +153,45 @@ def test_a_preset_of_ones_own_that_was_changed_is_another_method(monkeypatch):
 
         bound = __call__
 
-    bindings = (
+    same = (
         leaning,
         Leaning,
         lambda slope: Leaning(slope).bound,
-        lambda slope: functools.partial(torch.mul, other=slope),
-        torch.nn.LeakyReLU,
+        lambda slope: lambda hidden, slope=slope: hidden.relu() + slope * hidden,
+        lambda slope: functools.partial(lambda slope, hidden: leaning(slope)(hidden), slope),
     )
-    for bind in bindings:
-        keys = [method_key(named(bind(slope))) for slope in (0.1, 0.1, 0.2)]
-        assert keys[0] == keys[1] != keys[2]
+    first, *others = ([method_key(named(bind(s))) for s in (0.1, 0.1, 0.2)] for bind in same)
+    assert first[0] == first[1] != first[2]
+    assert others == [first] * len(others)
+    assert len({method_key(named(torch.nn.PReLU(init=slope))) for slope in (0.1, 0.1, 0.2)}) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"value": "deep"},
+        {"value": "residual"},
+        {"normalisation": "rms_head"},
+        {"normalisation": lambda scores, mask, eps: scores.relu()},
+        {"output": "rms"},
+        {"gain": 0.5},
+    ],
+)
+def test_every_part_of_a_preset_counts(monkeypatch, changes):
+    spec = AttentionSpec(normalisation="softmax", value="hidden")
+    monkeypatch.setitem(PRESETS, "mine", spec)
+    monkeypatch.setitem(PRESETS, "other", dataclasses.replace(spec, **changes))
+    assert own_preset("mine") != own_preset("other")
+
+
+@pytest.mark.parametrize(
+    ("phi", "message"),
+    [
+        (lambda hidden: hidden.nothing(), "float64 on a CPU: AttributeError: .*nothing"),
+        (lambda hidden: F.prelu(hidden, torch.ones(1)), "float64 on a CPU: RuntimeError"),
+        (torch.sqrt, "makes some that are not finite"),
+    ],
+)
+def test_a_preset_that_cannot_be_identified_says_why(named, phi, message):
+    with pytest.raises(ValueError, match=f"'mine' cannot be identified, for .*{message}"):
+        method_key(named(phi))

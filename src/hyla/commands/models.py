@@ -47,8 +47,12 @@ def models(
         check_at_least_one(shorten=shorten)
         check_folders(root=root)
         check_writable(out=out)
+        if out.resolve() == root.resolve():
+            raise ValueError(
+                f"{out} holds the runs themselves, which must stay as they are: name another folder"
+            )
         conditions = Conditions(scale=scale, shorten=shorten, precision=precision)
-        packed = pack_models(root, out, conditions)
+    packed = pack_models(root, out, conditions)
     shown = table(f"{len(packed.runs)} runs in {out}", "row of Table A1", "seeds", "run")
     for run in packed.runs:
         seeds = sorted({member["seed"] for member in run["members"]})

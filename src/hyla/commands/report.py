@@ -6,10 +6,12 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from hyla._errors import UnfinishedError
 from hyla.commands.shared.exits import UsageError, usage_errors
 from hyla.commands.shared.options import check_writable
 from hyla.commands.shared.output import console, table
 from hyla.lab.report.pages import write_all
+from hyla.lab.report.sections import failures
 from hyla.results.tables import stored_conditions
 
 
@@ -33,11 +35,12 @@ def report(
             "results/lab if not told otherwise, or results/smoke at smoke scale; `hyla reproduce "
             "all --scale smoke` makes some there"
         )
-    write_report(out, console())
+    if failed := write_report(out, console()):
+        raise UnfinishedError("not all of the report could be drawn:\n  " + "\n  ".join(failed))
 
 
-def write_report(out: Path, screen: Console) -> None:
-    """Write the report's files and print the verdicts."""
+def write_report(out: Path, screen: Console) -> list[str]:
+    """Write the report's files and print the verdicts; return what could not be drawn."""
 
     def say(line: str) -> None:
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -69,3 +72,4 @@ def write_report(out: Path, screen: Console) -> None:
         screen.print(shown)
     if unjudged:
         say(f"Claims listed at smoke scale: {unjudged}. None is judged: too little is learnt.")
+    return failures(sections)

@@ -99,8 +99,9 @@ def reproduce(
         where = torch.device(job.device) if elsewhere else resolve_device(job.device)
         if not dry_run:
             job.check_source()  # planning may take GPU minutes
-        shares = job.plan(None if dry_run else screen.say)
-        if not dry_run:
+    shares = job.plan(None if dry_run else screen.say)
+    if not dry_run:
+        with usage_errors():
             job.check_origins(shares)
     seconds = job.seconds(shares, where)
     if dry_run:
@@ -118,7 +119,7 @@ def reproduce(
         outcome = job.run(screen, shares)
     ended = outcome.stopped is None and not outcome.submitted
     if report and ended and stored_conditions(job.store):
-        write_report(job.store, screen.console)
+        outcome.unmeasured += write_report(job.store, screen.console)
     outcome.check()
 
 

@@ -11,7 +11,7 @@ from hyla._errors import install_command
 from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.shared.lab_screen import LabScreen
 from hyla.commands.shared.options import check_folders, check_writable
-from hyla.commands.shared.output import HEADINGS, table
+from hyla.commands.shared.output import HEADINGS, score_columns, table
 from hyla.lab.plan.pipeline import Found, Launch
 from hyla.lab.plan.shares import Share
 from hyla.lab.plan.slurm import SlurmOptions
@@ -111,7 +111,8 @@ def _best(found: Sequence[Found], headline: str) -> Table:
     """Return a line for each method: the settings that validation picks, and their scores."""
     keys = [key.rpartition(".")[2] for key in found[0].method.settings]
     chosen = [HEADINGS[name] for name in HYPERPARAMETERS]
-    scores = ("validation", "ID", "OOD")
+    columns = score_columns(found[0].method.config.evaluation, headline)
+    scores = ("validation", *(name for name in columns if name != "validation"))
     shown = table(
         f"{headline}, mean ± standard error over seeds, at the settings best on validation",
         *(*keys, *chosen, "seeds", *scores, ""),
@@ -124,13 +125,13 @@ def _best(found: Sequence[Found], headline: str) -> Table:
             shown.add_row(*label, *dashes, "not finished")
             continue
         first = one.picked[0]
-        metrics = (validation_metric(one.rows, headline), f"test/{headline}", f"ood/{headline}")
+        metrics = columns | {"validation": validation_metric(one.rows, headline)}
         diverged = sum(row["diverged"] for row in one.picked)
         shown.add_row(
             *label,
             *(f"{value:g}" for value in hyperparameters_of(first)),
             str(len(one.picked)),
-            *(_mean(one.picked, metric) for metric in metrics),
+            *(_mean(one.picked, metrics[name]) for name in scores),
             f"{diverged} diverged" if diverged else "",
         )
     return shown

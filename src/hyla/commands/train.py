@@ -21,7 +21,7 @@ from hyla.commands.shared.options import (
     variant_settings,
     without_none,
 )
-from hyla.commands.shared.output import HEADINGS, console, score, table
+from hyla.commands.shared.output import HEADINGS, console, score, score_columns, table
 from hyla.commands.shared.training import RunOptions, TrainingOptions
 from hyla.results.selection import validation_metric
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
@@ -64,7 +64,7 @@ train.command(
 @train.default
 @continued_after_ctrl_c()
 def train_task(
-    task: TaskName = "",
+    task: Annotated[TaskName, Parameter(show_default=False)] = "",
     /,
     *,
     training: Annotated[TrainingOptions, Parameter(name="*", group=_TRAINING)] = _USUAL,
@@ -152,8 +152,8 @@ def train_task(
         check_model_options(model, settings.model)
         settings.check_device(resolve_device(run.device))
         run.check()
+        path = run_path(settings, run.root)
 
-    path = run_path(settings, run.root)
     run.say_if_too_late(path)
     summary = train_population(settings, **run.arguments(settings.to_tree()))
     _show(settings, summary, path)
@@ -170,7 +170,7 @@ def _show(config: TrainConfig, summary: dict[str, Any], path: Path) -> None:
 
     sound = [m for m in members if m["diverged_at"] is None and not math.isnan(chosen_value(m))]
     best = max(sound, key=chosen_value, default=None)
-    columns = {"ID": f"test/{headline}", "OOD": f"ood/{headline}"}
+    columns = score_columns(config.evaluation, headline)
     shown = table(
         f"{config.task_name}, {config.model.attention}, {config.steps} steps: {headline}",
         *(*HEADINGS.values(), *columns, ""),

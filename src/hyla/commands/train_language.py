@@ -143,8 +143,8 @@ def train_language(
         if begun is not None:
             begun.check(settings)
         run.check()
+        path = language_run_path(settings, run.root)
 
-    path = language_run_path(settings, run.root)
     if ranks.first:
         run.say_if_too_late(path)
     arguments = run.arguments(settings.to_tree())

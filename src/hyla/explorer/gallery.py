@@ -4,7 +4,7 @@ import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from hyla.latents.pairs import resolve_pairs
 from hyla.nn import Transformer
 from hyla.results.runs import flat_settings, load_model, read_run
 from hyla.results.subjects import Subject
-from hyla.tasks import FuzzyLogic, Sraven
+from hyla.tasks import FuzzyLogic, Sraven, task_class
 from hyla.training import TrainConfig
 from hyla.training.identity import shape_key
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
@@ -86,9 +86,8 @@ class Exhibit(Subject):
 
     def _task_of(self, name: str) -> Any:
         if self.config.task_name != name:
-            learned = FACES[self.config.task_name].title
             raise RefusedError(
-                f"{self.id} learned {learned}: choose a model of {FACES[name].title}"
+                f"{self.id} learned {self.task.title}: choose a model of {task_class(name).title}"
             )
         return self.task
 
@@ -108,7 +107,7 @@ class Exhibit(Subject):
             note=self.note,
             scores=self.scores,
             metric=self.task.headline,
-            **{name: face.shape(self) if name == task else None for name, face in FACES.items()},
+            **{name: shape(self) if name == task else None for name, shape in FACES.items()},
         )
 
     def _own_label(self) -> str:
@@ -141,17 +140,8 @@ def _function_shape(subject: Exhibit) -> schemas.FunctionShape:
     )
 
 
-@dataclass(frozen=True)
-class Face:
-    """How the page shows the models of a task."""
-
-    title: str
-    shape: Callable[[Exhibit], Any]
-    """What its instances look like: the answer's field of the task's name."""
-
-
-FACES = {"sraven": Face("SRAVEN", _puzzle_shape), "fuzzy": Face("fuzzy logic", _function_shape)}
-"""The tasks that the page can show, by name."""
+FACES = {"sraven": _puzzle_shape, "fuzzy": _function_shape}
+"""The tasks that the page can show, by name, and what tells it how their instances look."""
 
 
 class Gallery:

@@ -8,6 +8,7 @@ from hyla.lab.plan.pipeline import Job, Outcome, Watch
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.plan.sweep import Sweep
 from hyla.lab.report.pages import write_all
+from hyla.lab.report.sections import failures
 from hyla.results.tables import stored_conditions
 
 _PATHS = ("root", "out")
@@ -47,7 +48,7 @@ def run(
             for path in job.write(outcome):
                 say(f"written: {path}")
         elif isinstance(job, Reproduction) and job.report and stored_conditions(job.store):
-            write_all(job.store, say)
+            outcome.unmeasured += failures(write_all(job.store, say))
     outcome.check()
     return outcome
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyla.results.selection import HYPERPARAMETERS
+from hyla.tasks import task_class
 from hyla.training import load_preset, merge
 
 METHODS = ("hyla", "softmax", "linear")
@@ -32,20 +33,8 @@ OUR_LABELS = {
 }
 """The same for presets that the paper does not have."""
 
-# The hyper-parameters that Table A3 lists as searched. The smaller scales search next to nothing:
-# at `smoke` only so much that choosing is exercised.
-_SEARCH: Mapping[tuple[str, str], Mapping[str, Sequence[Any]]] = {
-    ("fuzzy", "paper"): {"learning_rate": [1e-3, 3e-3], "weight_decay": [0.1, 0.03]},
-    ("sraven", "paper"): {
-        "learning_rate": [1e-3, 3e-4],
-        "weight_decay": [0.1, 0.3],
-        "warmup_steps": [1000, 3000],
-    },
-    ("recall", "paper"): {"learning_rate": [1e-3, 3e-3]},
-    ("fuzzy", "smoke"): {"learning_rate": [1e-3, 3e-3]},
-    ("sraven", "smoke"): {"learning_rate": [1e-3, 3e-3]},
-}
-_FUZZY_SPLITS = ("validation", "test", "ood", "unknown_terms")
+# Only so much that choosing is exercised.
+_SMOKE_SEARCH: Mapping[str, Sequence[float]] = {"learning_rate": [1e-3, 3e-3]}
 SEEDS = {"smoke": 2, "laptop": 2, "paper": 3}
 
 
@@ -56,7 +45,8 @@ def members(task: str, scale: str, *, seeds: int | None, search: bool) -> dict[s
     """
     lists: dict[str, Any] = {"seed": range(SEEDS[scale] if seeds is None else seeds)}
     if search:
-        lists |= _SEARCH.get((task, scale), {})
+        searched = {"smoke": _SMOKE_SEARCH, "paper": task_class(task).searched}
+        lists |= searched.get(scale, {})
     else:
         preset = load_preset(task, scale)["members"]
         lists |= {name: preset[name][:1] for name in HYPERPARAMETERS if name in preset}
@@ -68,10 +58,10 @@ def sweep(
 ) -> dict[str, Any]:
     """Return a sweep's tree; `settings` go over the preset for all of its runs.
 
-    Fuzzy logic is always scored on unknown terms too, so that its figures can share runs.
+    At every scale models are scored on what those of paper scale are, so that figures share runs.
     """
-    if task == "fuzzy":
-        settings = merge({"evaluation": {"splits": list(_FUZZY_SPLITS)}}, settings)
+    if splits := load_preset(task, "paper")["evaluation"].get("splits"):
+        settings = merge({"evaluation": {"splits": splits}}, settings)
     lists = {key: list(values) for key, values in grid.items()}
     return {"task": task, "scale": scale, "set": settings, "grid": lists}
 

@@ -32,11 +32,12 @@ from hyla.results.runs import Row, flat_settings
 from hyla.results.tables import Results, Tables, ceilings_of, cells_of
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge
 from hyla.training.config import members_from_tree, read_settings
-from hyla.training.identity import WATCHED, method_key
+from hyla.training.identity import OWN_PRESET, OWN_TASK, WATCHED, method_key
 
 _KEYS = ("task", "scale", "set", "grid")
 _MEMBERS = "members."
 _CHOSEN_ON = ("validation", "test")
+_NAMED = ("model.attention", OWN_PRESET, OWN_TASK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +226,7 @@ def titled(method: Method, conditions: Conditions) -> Method:
     changed = {
         key: value
         for key, value in flat_settings(config.to_tree()).items()
-        if value != usual[key] and key != "model.attention" and not key.startswith("evaluation.")
+        if value != usual.get(key) and key not in _NAMED and not key.startswith("evaluation.")
     }
     return dataclasses.replace(
         method, settings={config.task_name: config.model.attention} | changed

@@ -19,6 +19,7 @@ from hyla.results.runs import StoredRun, origin_of, read_runs
 from hyla.training.identity import method_key
 from hyla.training.run.checkpoints.base import Checkpoint
 from hyla.training.run.checkpoints.file import FileCheckpoints
+from hyla.training.run.errors import NoRunError
 
 MANIFEST = "manifest.json"
 _KEPT = ("config.json", "provenance.json", "metrics.jsonl", "finished.json")
@@ -42,19 +43,15 @@ def pack_models(root: Path, out: Path, conditions: Conditions) -> Packed:
     What is there opens as any run does; only to continue training, its moments are missing.
 
     Raises:
-        ValueError: there are none, or `out` is `root`.
+        NoRunError: there are none.
     """
-    if out.resolve() == root.resolve():
-        raise ValueError(
-            f"{out} holds the runs themselves, which must stay as they are: name another folder"
-        )
     rows = {
         method_key(m.config): _row_name(m.config.to_tree())
         for m in methods_of(load("tableA1"), conditions)
     }
     found = [(run, end) for run in read_runs(root) if run.method in rows and (end := _end(run))]
     if not found:
-        raise ValueError(
+        raise NoRunError(
             f"{root} has no finished run of Table A1 at {conditions}: train some with `hyla "
             "reproduce tableA1`, or say which scale, share of the steps and precision there are"
         )

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from hyla._errors import check_positive
 from hyla.latents.intervene import edited
 from hyla.latents.measures.confidence import Interval, wilson_interval
 from hyla.latents.search import LEARNING_RATE, CodeChange, Example, searched
@@ -64,11 +65,10 @@ def thinking_curve(
     per_pair: bool = False,
 ) -> list[Thought]:
     """Measure both ways on the first instances of a split, after each of these numbers of steps."""
+    check_thinking(
+        variant, split=split, instances=instances, steps=steps, learning_rate=learning_rate
+    )
     task = variant.task
-    if not task.is_readable(split):
-        raise ValueError(f"variant {variant.name} shows in {split} what follows no rule")
-    if not steps or min(steps) < 0:
-        raise ValueError(f"steps must be numbers from 0, got {list(steps)}")
     device = next(model.parameters()).device
     sampler = task.sampler(split, seeds=[SEED], batch_size=instances, device=device)
     reader = _Reader(model, task.config.num_values)
@@ -83,6 +83,19 @@ def thinking_curve(
         for number, panels in enumerate(sampler.instances(0).panels[0].split(_BATCH))
     ]
     return [_joined(same) for same in zip(*parts, strict=True)]
+
+
+def check_thinking(
+    variant: Variant, *, split: str, instances: int, steps: Sequence[int], learning_rate: float
+) -> None:
+    """Raise a ValueError for what `thinking_curve` cannot measure."""
+    check_positive(instances=instances)
+    if not variant.task.is_readable(split):
+        raise ValueError(f"variant {variant.name} shows in {split} what follows no rule")
+    if not steps or min(steps) < 0:
+        raise ValueError(f"steps must be numbers from 0, got {list(steps)}")
+    if not learning_rate > 0:  # also NaN
+        raise ValueError(f"learning_rate must be more than 0, got {learning_rate:g}")
 
 
 class _Reader(NamedTuple):

@@ -68,6 +68,16 @@ class Objective(Protocol):
         ...
 
 
+def check_objective(objective: object, task: str) -> None:
+    """Raise a ValueError that says what an objective lacks."""
+    parts = ("headline", "loss", "sums", "finish")
+    if missing := [part for part in parts if not hasattr(objective, part)]:
+        raise ValueError(
+            f"the objective of {task} has no {' and no '.join(missing)}: add what "
+            "hyla.tasks.Objective describes"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The combinations on each side of a task's split."""
@@ -145,16 +155,21 @@ class Task(ABC, Generic[_SamplerT_co]):
     `hyla.tasks.register_task` gives it a name, under which it is trained.
     """
 
+    title: ClassVar[str]
+    """What figures and pages call it; its name, if it has none."""
     config_class: ClassVar[type] = NoSettings
     """A dataclass of plain values, with defaults and a docstring each: `--task.SETTING`.
 
     Runs are named by their settings. One that is added later, as a field with the metadata
-    `{"later": True}`, leaves earlier runs their names while it has its default."""
+    `{"later": True}`, leaves earlier runs their names while it has its default; with
+    `{"shape": False}` it does not change what instances look like, as which are held out."""
     presets: ClassVar[Mapping[str, Any] | Path] = MappingProxyType({})
     """Settings of its training at the scales smoke, laptop and paper, or a YAML file of them.
 
     Every scale says where it differs from paper; what neither says is that of any task at the scale
     (`training/presets/task.yaml`)."""
+    searched: ClassVar[Mapping[str, Sequence[float]]] = MappingProxyType({})
+    """Hyper-parameters that figures search at paper scale: values of each, every combination."""
 
     def __init__(self, config: Any = None) -> None:
         self.config = self.config_class() if config is None else config
@@ -191,7 +206,12 @@ class Task(ABC, Generic[_SamplerT_co]):
     @property
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits."""
+        """Names of the splits.
+
+        Models train on `train`. Settings are chosen on `validation`, or on `test` without it, and
+        `ood` is of unseen compositions: of these three, what there is is scored. Others are, where
+        presets or `--evaluation.splits` name them.
+        """
 
     @property
     @abstractmethod

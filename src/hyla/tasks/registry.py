@@ -1,13 +1,14 @@
 """The tasks by name: those of the paper, and those that others register."""
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from typing import TypeVar
 
 from hyla import _plugins
 from hyla._errors import nearest
-from hyla.tasks.base import Task
+from hyla.tasks.base import Task, check_objective
 
 _TaskT = TypeVar("_TaskT", bound=Task)
 
@@ -31,6 +32,14 @@ def register_task(name: str) -> Callable[[type[_TaskT]], type[_TaskT]]:
             raise ValueError(
                 f"{task.__name__}.config_class must be a dataclass, got {task.config_class!r}"
             )
+        objective = inspect.getattr_static(task, "objective")
+        if objective is inspect.getattr_static(Task, "objective"):
+            raise ValueError(
+                f"{task.__name__} has no objective: give the class an `objective`, which says what "
+                "is optimised and how it is scored (hyla.tasks.Objective)"
+            )
+        if not hasattr(objective, "__get__"):  # else what it returns may depend on settings
+            check_objective(objective, task.__name__)
         known = _TASKS.get(name, task)
         # The same class again is a module, or a notebook's cell, that was run again.
         if (known.__module__, known.__qualname__) != (task.__module__, task.__qualname__):
@@ -38,6 +47,8 @@ def register_task(name: str) -> Callable[[type[_TaskT]], type[_TaskT]]:
                 f"there is a task {name!r} already, {known.__module__}.{known.__qualname__}; give "
                 "yours another name"
             )
+        if "title" not in vars(task):
+            task.title = name
         _TASKS[name] = task
         return task
 
@@ -48,6 +59,11 @@ def task_names() -> tuple[str, ...]:
     """The names of all tasks."""
     _plugins.load()
     return tuple(_TASKS)
+
+
+def is_own_task(name: str) -> bool:
+    """Whether a task is somebody's own: of a plug-in, and not of hyla."""
+    return task_class(name).__module__.partition(".")[0] != "hyla"
 
 
 def task_class(name: object) -> type[Task]:

@@ -24,11 +24,15 @@ from hyla._errors import check_choice, check_positive, nearest
 from hyla._plugins import PluginError
 from hyla.nn import TransformerConfig
 from hyla.tasks import Task, task_class
-from hyla.training.identity import own_preset, without_own_preset
+from hyla.tasks.base import check_objective
+from hyla.training.identity import own_preset, own_task, without_own_preset, without_own_task
 from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
 SCALES = ("smoke", "laptop", "paper")
+
+USUAL_SPLITS = ("validation", "test", "ood")
+"""What is scored, if the task has it and nobody says otherwise."""
 
 DERIVED_FROM_TASK = ("input_dim", "output_dim", "sequence_length")
 """Settings of the model that follow from the task."""
@@ -50,6 +54,11 @@ class Evaluation:
     def __post_init__(self):
         sizes = ("every", "instances", "final_instances")
         check_positive(**{f"evaluation.{name}": getattr(self, name) for name in sizes})
+
+    @property
+    def headline(self) -> str:
+        """The split whose score says how good a model is: unseen compositions, if it has any."""
+        return next((split for split in reversed(USUAL_SPLITS) if split in self.splits), "ood")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +89,11 @@ class TrainConfig:
         if self.model.inputs != "vectors":
             raise ValueError("model.inputs must be 'vectors', as the tasks give no tokens")
         task = self.build_task()
+        check_objective(task.objective, type(task).__name__)
+        if "train" not in task.splits:
+            raise ValueError(
+                f"{self.task_name} has no split 'train' to train on: its splits are {task.splits}"
+            )
         for seed in {member.seed for member in self.members}:
             task.manifest(seed)  # raises if the seed's combinations cannot be split as asked
         for split in self.evaluation.splits:
@@ -107,7 +121,7 @@ class TrainConfig:
                 del tree["task"][field.name]
         # Which implementation computes does not change what is computed.
         del tree["model"]["backend"]
-        return tree | own_preset(self.model.attention)
+        return tree | own_preset(self.model.attention) | own_task(self.task_name, self.build_task())
 
     def __reduce__(self):
         """Pickle the task's settings by name and value: its plug-in is imported where it is read.
@@ -199,12 +213,22 @@ def config_from_tree(tree: Mapping[str, Any]) -> TrainConfig:
     tree = dict(tree)
     kind = _task_class(tree.get("task_name"), "task_name")
     task = build_settings(kind.config_class, tree.pop("task", {}), "task")
-    derived = {field: getattr(kind(task), field) for field in DERIVED_FROM_TASK}
+    problem = kind(task)
+    tree = without_own_task(tree, tree["task_name"], problem)
+    derived = {field: getattr(problem, field) for field in DERIVED_FROM_TASK}
     model = settings_by_name(tree.pop("model", {}), "model")
     for key in derived:
         if key in model:
             raise ValueError(f"model.{key} follows from the task; leave it out")
     shape = build_settings(TransformerConfig, model | derived, "model")
+    evaluation = settings_by_name(tree.get("evaluation", {}), "evaluation")
+    if "splits" not in evaluation:
+        evaluation["splits"] = [split for split in USUAL_SPLITS if split in problem.splits]
+        if not evaluation["splits"]:
+            raise ValueError(
+                f"evaluation.splits: say which to score of {', '.join(problem.splits)}; "
+                f"{tree['task_name']} has none of {', '.join(USUAL_SPLITS)}"
+            )
     return build_settings(
         TrainConfig,
         without_own_preset(tree, shape.attention)
@@ -212,7 +236,7 @@ def config_from_tree(tree: Mapping[str, Any]) -> TrainConfig:
             "task": task,
             "model": shape,
             "members": members_from_tree(tree.get("members", ())),
-            "evaluation": build_settings(Evaluation, tree.get("evaluation", {}), "evaluation"),
+            "evaluation": build_settings(Evaluation, evaluation, "evaluation"),
         },
         "",
     )

@@ -9,28 +9,29 @@ A run's directory is a place: its name is the `fingerprint` of the whole config 
 ``config.json``, how it is watched included, since the metrics that lie there depend on that.
 """
 
-import ast
+import copy
 import dataclasses
-import functools
 import hashlib
-import inspect
 import json
-import textwrap
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, nn
+
+from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec, is_own_preset, resolve_spec
+from hyla.tasks.base import Task
+from hyla.tasks.registry import is_own_task
 
 if TYPE_CHECKING:
     from hyla.training.config import TrainConfig
 
-OWN_PRESET = "own_preset"
+OWN_PRESET, OWN_TASK = "own_preset", "own_task"
 WATCHED = ("evaluation", "log_every")
 """Settings of how often, and on what, a run is looked at: they change no model."""
 # What computes attention changes no numbers.
 _IMPLEMENTATION = ("backend",)
-# Which combinations are held out is no matter of what the instances look like.
-_NOT_OF_THE_SHAPE = ("held_out_fraction", "split_seed")
 
 
 def fingerprint(tree: Mapping[str, Any]) -> str:
@@ -55,14 +56,16 @@ def computed(config: "TrainConfig") -> dict[str, Any]:
         for field in dataclasses.fields(config)
         if field.name not in ("members", *WATCHED)
     }
-    return tree | own_preset(config.model.attention)
+    return (
+        tree | own_preset(config.model.attention) | own_task(config.task_name, config.build_task())
+    )
 
 
 def own_preset(attention: str | AttentionSpec) -> dict[str, str]:
     """Return what a tree holds beside the name of somebody's own preset: a hash of its meaning.
 
-    A spec that was changed under its old name is another method, and its runs are others. Of a
-    function counts what stands in it, comments aside, and what was bound to it; not what it calls.
+    A spec that was changed under its old name is another method, and its runs are others. What
+    counts is what it computes, of some numbers between -3 and 3, and not how that is written.
     """
     if not isinstance(attention, str):
         raise ValueError(
@@ -71,9 +74,38 @@ def own_preset(attention: str | AttentionSpec) -> dict[str, str]:
         )
     if not is_own_preset(attention):
         return {}
-    spec = resolve_spec(attention)
-    parts = (spec.value, *map(_spelled_out, (*spec.normalisation_steps, spec.phi)))
-    return {OWN_PRESET: fingerprint({"spec": [*parts, spec.output, spec.gain]})[:12]}
+    try:
+        outputs = _outputs(resolve_spec(attention))
+    except Exception as error:
+        raise ValueError(
+            f"the preset {attention!r} cannot be identified, for it does not compute float64 on a "
+            f"CPU: {type(error).__name__}: {error}"
+        ) from error
+    if not outputs.isfinite().all():
+        raise ValueError(
+            f"the preset {attention!r} cannot be identified, for of numbers between -3 and 3 it "
+            "makes some that are not finite"
+        )
+    return {OWN_PRESET: fingerprint({"outputs": _digits(*outputs)})[:12]}
+
+
+@torch.no_grad()
+def _outputs(spec: AttentionSpec) -> Tensor:
+    """Return what attention makes of fixed numbers: 7 queries and keys of 4 heads of 3."""
+    if isinstance(spec.phi, nn.Module):
+        spec = dataclasses.replace(spec, phi=copy.deepcopy(spec.phi).double())
+    numbers = 3 * torch.arange(4 * 84, dtype=torch.float64, device="cpu").square().sin()
+    q, k, v, weights = numbers.reshape(4, 1, 7, 4, 3)
+    weight = weights.flatten()[:36].reshape(4, 3, 3)
+    return reference_attention(q, k, v, spec=spec, scale=1 / 3, eps=1e-6, value_weight=weight)[0][0]
+
+
+def own_task(name: str, task: Task) -> dict[str, str]:
+    """Return what a tree holds beside the name of somebody's own task: a hash of what it draws."""
+    if not is_own_task(name):
+        return {}
+    batch = task.batch("train", seed=0, index=0, batch_size=4)
+    return {OWN_TASK: fingerprint({"instances": _digits(*batch)})[:12]}
 
 
 def without_own_preset(tree: Mapping[str, Any], attention: str) -> dict[str, Any]:
@@ -86,42 +118,28 @@ def without_own_preset(tree: Mapping[str, Any], attention: str) -> dict[str, Any
     return {name: value for name, value in tree.items() if name != OWN_PRESET}
 
 
-def _spelled_out(part: Any) -> str:
-    if not callable(part):
-        return repr(part)
-    if isinstance(part, functools.partial):
-        bound = (*part.args, *sorted(part.keywords.items()))
-    elif inspect.ismethod(part):
-        bound = (part.__self__,)
-    elif inspect.isroutine(part):
-        cells = getattr(part, "__closure__", None) or ()
-        bound = tuple(cell.cell_contents for cell in cells)
-    elif " at 0x" in repr(part):
-        bound = tuple(sorted(vars(part).items()))
-    else:
-        bound = (repr(part),)
-    known = part.func if isinstance(part, functools.partial) else part
-    kind = known if inspect.isroutine(known) else type(known)
-    return "\n".join([_source(kind), *(_spelled_out(one) for one in bound)])
+def without_own_task(tree: Mapping[str, Any], name: str, task: Task) -> dict[str, Any]:
+    """Return the rest of a run's tree; a ValueError if the task is not what it was then."""
+    if OWN_TASK in tree and tree[OWN_TASK] != own_task(name, task).get(OWN_TASK):
+        raise ValueError(
+            f"the task {name!r} is not the one that this run was trained with: it draws other "
+            "instances now; give the new one another name, and load the plug-in with the old one"
+        )
+    return {name: value for name, value in tree.items() if name != OWN_TASK}
 
 
-def _source(kind: Any) -> str:
-    """Return what is written there; of PyTorch, which may be written anew, the name."""
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    if name.startswith("torch."):
-        return name
-    try:
-        text = textwrap.dedent(inspect.getsource(kind))
-    except (OSError, TypeError):  # of C
-        return name
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:  # a lambda in the midst of a line
-        return text
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+def _digits(*tensors: Tensor) -> list[str]:
+    """Return a number for each tensor, to five digits: the last bits of a machine are not in it.
+
+    A sum, in which everything has another weight. Of thousands of numbers that are rounded one by
+    one, some would lie where a last bit decides.
+    """
+    found = []
+    for tensor in tensors:
+        numbers = tensor.double().flatten()
+        weights = torch.arange(len(numbers), dtype=numbers.dtype, device=numbers.device).cos()
+        found.append(f"{float(numbers @ weights):.4e}")
+    return found
 
 
 def method_key(config: "TrainConfig") -> str:
@@ -138,9 +156,9 @@ def task_key(config: "TrainConfig") -> str:
 
 def shape_key(config: "TrainConfig") -> str:
     """Return a short hash of what a task's instances look like, whatever is held out of them."""
-    sizes = _without_defaults(config.task)
-    kept = {name: value for name, value in sizes.items() if name not in _NOT_OF_THE_SHAPE}
-    return fingerprint({config.task_name: kept})[:8]
+    fields = dataclasses.fields(config.task)
+    others = [field.name for field in fields if not field.metadata.get("shape", True)]
+    return fingerprint({config.task_name: _without_defaults(config.task, but=others)})[:8]
 
 
 def _without_defaults(value: Any, but: Collection[str] = ()) -> Any:

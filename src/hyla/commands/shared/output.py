@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
+from hyla.training import Evaluation
+
 # Wide enough that no row is wrapped where nobody looks at a screen: logs, pipes.
 _PLAIN_WIDTH = 240
 
@@ -44,6 +46,13 @@ def table(title: str, *columns: str, numeric: tuple[str, ...] = ()) -> Table:
 def score(value: float | None) -> str:
     """Three decimals; a dash for what was not measured."""
     return "-" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def score_columns(evaluation: Evaluation, headline: str) -> dict[str, str]:
+    """Return what is shown of a model, by heading: its scores on what it was scored on."""
+    splits = {"test": "ID", "ood": "OOD"}
+    scored = [split for split in splits if split in evaluation.splits] or [evaluation.headline]
+    return {splits.get(split, split): f"{split}/{headline}" for split in scored}
 
 
 class Advance(Protocol):

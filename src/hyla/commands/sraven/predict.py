@@ -1,7 +1,11 @@
 """`hyla sraven predict`: answers to a variant's instances, as a file to submit."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
+
+from torch import Tensor
 
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
 from hyla.commands.shared.output import console
@@ -44,17 +48,23 @@ def predict(
     except ImportError as error:
         raise UsageError(str(error)) from error
     with usage_errors():
-        answers = _answers(who, variant_named(variant), member, device)
-        with write_errors(out):
-            write_predictions(out, answers)
+        asked = variant_named(variant)
+        answer = _answerer(who, asked, member, device)
+    answers = answer(asked)
+    with write_errors(out):
+        write_predictions(out, answers)
     console().print(f"{len(answers):,} answers in {out}", soft_wrap=True, highlight=False)
 
 
-def _answers(who: str, variant: Variant, member: int, device: str):
-    from hyla.results.leaderboard.answers import BASELINES, by_model
+def _answerer(who: str, variant: Variant, member: int, device: str) -> Callable[[Variant], Tensor]:
+    """Return who answers; a ValueError if they cannot."""
+    from hyla.results.leaderboard.answers import BASELINES, by_model, check_trained_for
 
     if who in BASELINES:
         refuse_member(who, member)
-        return BASELINES[who](variant)
+        if who == "solver":
+            variant.config.refuse_distractors("the solver")
+        return BASELINES[who]
     model, config, seed = load_answerer(who, member, resolve_device(device))
-    return by_model(variant, model, config, seed=seed)
+    check_trained_for(variant, config, seed=seed)
+    return partial(by_model, model=model, config=config, seed=seed)

@@ -1,6 +1,6 @@
 """`hyla sraven think`: whether thinking longer helps."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -9,7 +9,7 @@ from hyla.commands.shared.output import console, table
 from hyla.commands.sraven.answerer import load_answerer
 from hyla.latents.search import LEARNING_RATE
 from hyla.results.leaderboard.answers import check_trained_for
-from hyla.results.thinking import thinking_curve
+from hyla.results.thinking import check_thinking, thinking_curve
 from hyla.tasks.sraven.variants import SPLIT, variant_named
 from hyla.training.devices import resolve_device
 
@@ -66,15 +66,14 @@ def think(
         asked = variant_named(variant)
         model, config, seed = load_answerer(who, member, resolve_device(device))
         check_trained_for(asked, config, seed=seed)
-        curve = thinking_curve(
-            asked,
-            model,
-            split=split,
-            instances=instances,
-            steps=steps,
-            learning_rate=learning_rate,
-            per_pair=per_pair,
-        )
+        how: dict[str, Any] = {
+            "split": split,
+            "instances": instances,
+            "steps": steps,
+            "learning_rate": learning_rate,
+        }
+        check_thinking(asked, **how)
+    curve = thinking_curve(asked, model, per_pair=per_pair, **how)
     numeric = ("steps", "passes", "right (%)", "gained", "lost", "rows explained (%)", "their loss")
     shown = table(
         f"{who} on {variant}, {instances:,} instances of {split}", "way", *numeric, numeric=numeric

@@ -59,7 +59,7 @@ class Outcome:
     failures: Sequence[str] = ()
     """A line for each population that could not be trained."""
     unmeasured: list[str] = field(default_factory=list)
-    """A line for each measurement that failed."""
+    """A line for each measurement or figure that failed."""
     busy: Sequence[Share] = ()
     """What other processes are training."""
     stopped: Interrupted | None = None
@@ -99,7 +99,9 @@ class Outcome:
                 f"{count} are not finished; the same command continues them.{reasons}"
             )
         if self.unmeasured:
-            raise UnfinishedError(f"all is trained, but not all could be measured:{reasons}")
+            raise UnfinishedError(
+                f"all is trained, but not all could be measured and drawn:{reasons}"
+            )
 
 
 def _found(shares: Sequence[Share]) -> Found:
@@ -139,6 +141,8 @@ class Job(Launch, ABC):
 
     slurm: SlurmOptions | None = None
     """What each of Slurm's jobs asks for."""
+    started: float = field(default_factory=time.monotonic, init=False, compare=False)
+    """When the clock of `max_seconds` began: before the plan, which may measure for minutes."""
 
     def __post_init__(self):
         if self.launcher not in ("local", "slurm"):
@@ -207,7 +211,7 @@ class Job(Launch, ABC):
         What failed, is busy, or was stopped, the outcome says: see `Outcome.check`.
         """
         self.check_device()
-        deadline = time.monotonic() + (math.inf if self.max_seconds is None else self.max_seconds)
+        deadline = self.started + (math.inf if self.max_seconds is None else self.max_seconds)
         outcome = Outcome(shares=self.plan(watch.say) if shares is None else shares)
         self.check_origins(outcome.shares)
         unfinished = [share for share in outcome.shares if not share.finished]

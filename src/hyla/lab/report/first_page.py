@@ -4,16 +4,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hyla.figures.drawing import PALETTE
 from hyla.lab.claims import Claim
-from hyla.lab.paper import TABLE_A1, TABLE_A2
+from hyla.lab.experiments.tables.tablea1 import ABLATIONS, printed_lead
+from hyla.lab.paper import TABLE_A2
 from hyla.lab.registry import load
 from hyla.lab.report.costs import Costs, in_minutes
 from hyla.lab.report.sections import Section, likeness
 from hyla.lab.verdicts import NOT, PARTLY, REPRODUCED, STATUSES, TOO_FEW, UNDECIDED, Verdict
 
 UNMEASURED = "not measured"
-COLOURS = {REPRODUCED: "#0a7a50", PARTLY: "#a66f00", NOT: "#b3261e"}
-GREY = "#777777"
+COLOURS = {REPRODUCED: PALETTE[2], PARTLY: PALETTE[4], NOT: PALETTE[0]}
+GREY = PALETTE[7]
 _FINDINGS = 5
 _WIDTH, _HEIGHT = 240, 34
 
@@ -32,13 +34,8 @@ class Headline:
     """The paper's own effect, where it prints the numbers."""
 
 
-def _lead(task: str, *others: str) -> float:
-    printed = {row: scores[task].mean for row, scores in TABLE_A1.items()}
-    return printed["hyla", "gelu"] - max(printed[other, "gelu"] for other in others)
-
-
 def _table_a1(words: str, task: str, title: str, claim: str, *others: str) -> Headline:
-    lead = _lead(task, *others)
+    lead = printed_lead(task, "hyla", others)
     return Headline(
         words=words,
         experiment="tableA1",
@@ -49,7 +46,6 @@ def _table_a1(words: str, task: str, title: str, claim: str, *others: str) -> He
 
 
 _BETTER = "HYLA generalises better than softmax and linear attention."
-_ABLATIONS = [n for n, f in TABLE_A1 if f == "gelu" and n not in ("hyla", "hyla_deep")]
 HEADLINES = (
     _table_a1(
         "Fuzzy logic: HYLA generalises better than softmax and linear attention",
@@ -68,7 +64,7 @@ HEADLINES = (
     _table_a1(
         "SRAVEN: HYLA needs all its parts",
         *("sraven", "SRAVEN: OOD accuracy", "the full HYLA model generally performs best"),
-        *_ABLATIONS,
+        *ABLATIONS,
     ),
     Headline(
         words="SRAVEN: with data and size all models solve 80 % of unseen tasks",

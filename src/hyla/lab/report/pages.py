@@ -13,7 +13,7 @@ from hyla.figures.page import contents
 from hyla.lab.experiment import Experiment
 from hyla.lab.report.costs import Costs, in_minutes
 from hyla.lab.report.first_page import COLOURS, GREY, findings, headlines
-from hyla.lab.report.sections import Section, beyond_the_paper, build, counts, missing
+from hyla.lab.report.sections import Section, beyond_the_paper, build, counts, missing, noting
 from hyla.lab.verdicts import STATUSES, UNJUDGED, Verdict
 
 _TITLE = "Attention as a Hypernetwork: ours beside the paper's"
@@ -61,7 +61,7 @@ h3 { margin-top: 2em }
 table { border-collapse: collapse; font-size: 13px; margin: .8em 0 }
 th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid var(--line);
          vertical-align: top }
-.status { color: #fff; border-radius: 3px; padding: 0 .5em; white-space: nowrap }
+.status { border-left: .7em solid; padding-left: .4em; white-space: nowrap }
 img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer; color: var(--soft) }
 """
 
@@ -109,8 +109,9 @@ def _write_figures(
         assert section.figure is not None
         name = f"{section.conditions.label}, {section.experiment.name}"
         progress(f"{name}: drawing figure {i} of {len(drawn)}")
-        png, _ = write_figure(section.figure, store / section.figure_path)
-        written[section.figure_path] = png.relative_to(store)
+        with noting(section.failures, "figure"):
+            png, _ = write_figure(section.figure, store / section.figure_path)
+            written[section.figure_path] = png.relative_to(store)
     return written
 
 
@@ -134,6 +135,8 @@ def _markdown(
             if section.figure_path in figures:
                 path = figures[section.figure_path].as_posix()
                 lines += [f"![{section.experiment.name}, {section.conditions.label}]({path})", ""]
+            for failure in section.failures:
+                lines += [f"**{_inert(failure)}**", ""]
             if section.figure is not None and section.figure.note:
                 lines += [section.figure.note, ""]
             for table in (section.table, section.models):
@@ -240,7 +243,7 @@ def _html_first_page(sections: Sequence[Section], costs: Costs) -> list[str]:
 
 def _badge(status: str) -> str:
     colour = COLOURS.get(status, GREY)
-    return f"<span class='status' style='background:{colour}'>{status}</span>"
+    return f"<span class='status' style='border-color:{colour}'>{status}</span>"
 
 
 def _html_text(text: str) -> str:
@@ -266,10 +269,12 @@ def _html_section(
     if section.verdicts:
         parts.append(_html_verdicts(section.verdicts))
     if section.figure is not None and interactive:
-        parts.append(f"<div class='scroll'>{figure_html(section.figure)}</div>")
+        with noting(section.failures, "figure"):
+            parts.append(f"<div class='scroll'>{figure_html(section.figure)}</div>")
     elif section.figure_path in figures:
         data = base64.b64encode((store / figures[section.figure_path]).read_bytes()).decode()
         parts.append(f"<img alt='{experiment.name}' src='data:image/png;base64,{data}'>")
+    parts += [f"<p><b>{html.escape(failure)}</b></p>" for failure in section.failures]
     if section.figure is not None and section.figure.note:
         parts.append(f"<p class='note'>{_html_text(section.figure.note)}</p>")
     if section.table is not None:
@@ -344,6 +349,11 @@ def _missing_lines(sections: Sequence[Section], costs: Costs) -> list[str]:
     def text(experiment: Experiment) -> str:
         return f"`{experiment.name}` ({experiment.title}): {in_minutes(costs.minutes(experiment))}"
 
+    if not _judging(sections):  # nearly all of them
+        return [
+            f"{state}: {len(experiments)} figures and tables (`hyla reproduce` lists all)"
+            for state, experiments in missing(sections).items()
+        ]
     return [
         f"{state}: " + "; ".join(map(text, experiments))
         for state, experiments in missing(sections).items()

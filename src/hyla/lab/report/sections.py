@@ -5,9 +5,11 @@ Nothing here trains or measures. Conditions are reported by themselves, the pape
 
 import dataclasses
 import math
+import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from hyla.lab.claims import Claim, percent
 from hyla.lab.experiment import Experiment
 from hyla.lab.grids import METHODS
 from hyla.lab.methods import Method, methods_of, results_of, titled
-from hyla.lab.registry import BEYOND, NAMES, load
+from hyla.lab.registry import PAPER, all_names, load
 from hyla.lab.verdicts import STATUSES, UNJUDGED, Verdict, judge, unjudged
 from hyla.results.conditions import Conditions
 from hyla.results.origins import is_dirty
@@ -56,6 +58,8 @@ class Section:
     """Whether some of it had changes that no commit has."""
     verdicts: Sequence[Verdict] = ()
     """On its claims, judged together with those of all sections."""
+    failures: list[str] = field(default_factory=list)
+    """A line for what of it could not be shown."""
 
     @property
     def figure_path(self) -> Path:
@@ -84,7 +88,7 @@ def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
     claim can be judged by a model's scores, it is in an experiment that judges one. The table in
     which the methods are compared stays when figures that share its models join it.
     """
-    everything = [(load(name), results_of(load(name), tables)) for name in NAMES]
+    everything = [(load(name), results_of(load(name), tables)) for name in all_names()]
     chosen = {experiment.name for experiment, found in everything if _answered(experiment, found)}
     scored = [(e, found) for e, found in everything if e.measurement is None]
     judging = [(e, found) for e, found in scored if e.claims(found)]
@@ -126,13 +130,41 @@ def _covering(keys: Mapping[str, set[str]], chosen: set[str]) -> set[str]:
     return added
 
 
+@contextmanager
+def noting(failures: list[str], what: str) -> Iterator[None]:
+    """Go on where something cannot be shown: nothing else is lost for it."""
+    try:
+        yield
+    except OSError:  # of the disk, which nothing else can be written to either
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        failures.append(f"no {what}: {type(error).__name__}: {error}")
+
+
+def failures(sections: Sequence[Section]) -> list[str]:
+    """Return a line for everything that could not be shown."""
+    return [
+        f"{section.conditions.label}, {section.experiment.name}: {failure}"
+        for section in sections
+        for failure in section.failures
+    ]
+
+
 def _section(experiment: Experiment, results: Results) -> Section:
+    failed: list[str] = []
+    figure = table = None
+    with noting(failed, "figure"):
+        figure = experiment.figure(results)
+    with noting(failed, "table"):
+        table = experiment.table(results)
     return Section(
         experiment=experiment,
         conditions=results.conditions,
         heading=_heading(results),
-        figure=experiment.figure(results),
-        table=experiment.table(results),
+        figure=figure,
+        table=table,
+        failures=failed,
         models=_models_table(experiment, results),
         claims=experiment.claims(results),
         origin=_origin(experiment, results),
@@ -269,13 +301,13 @@ def _short_commit(commit: str) -> str:
 
 def beyond_the_paper(section: Section) -> bool:
     """Whether it is a question of ours, or of a reviewer, rather than a claim of the paper."""
-    return section.experiment.name in BEYOND
+    return section.experiment.name not in PAPER
 
 
 def missing(sections: Sequence[Section]) -> dict[str, list[Experiment]]:
     """Return what was not measured at the paper's own scale and length, by where it was at best."""
     found: dict[str, list[Experiment]] = {}
-    for name in NAMES:
+    for name in all_names():
         own = [section for section in sections if section.experiment.name == name]
         best = max(own, key=lambda section: likeness(section.conditions), default=None)
         if best is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,7 +63,7 @@ class FuzzyLogicConfig:
     """K: distinct terms in a function."""
     sequence_length: int = 32
     """Examples in context, the query included."""
-    held_out_fraction: float = 0.7
+    held_out_fraction: float = field(default=0.7, metadata={"shape": False})
     """Share of the combinations of known terms that training never shows."""
 
     def __post_init__(self) -> None:
@@ -112,8 +113,10 @@ class FuzzyLogic(Task[Sampler]):
     `ood_fixed_query` the converse. A seed's fixed points are the same in all of these.
     """
 
+    title = "fuzzy logic"
     config_class = FuzzyLogicConfig
     presets = Path(__file__).with_name("presets.yaml")
+    searched = MappingProxyType({"learning_rate": (1e-3, 3e-3), "weight_decay": (0.1, 0.03)})
 
     def __init__(self, config: FuzzyLogicConfig) -> None:
         self.config = config

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Int64
@@ -75,8 +76,10 @@ class Recall(Task[Sampler]):
     composed here, and so nothing is held out.
     """
 
+    title = "associative recall"
     config_class = RecallConfig
     presets = Path(__file__).with_name("presets.yaml")
+    searched = MappingProxyType({"learning_rate": (1e-3, 3e-3)})
 
     def __init__(self, config: RecallConfig | None = None) -> None:
         self.config = config or RecallConfig()

@@ -25,13 +25,13 @@ class SravenConfig:
     """G: rows and columns of the grid."""
     rules: tuple[str, ...] = PAPER_RULES
     """Names of the rules, from `RULES`; labels are indices into them."""
-    held_out_fraction: float = 0.25
+    held_out_fraction: float = field(default=0.25, metadata={"shape": False})
     """Share of the rule combinations that training never shows."""
     unambiguous: bool = False
     """Reject instances whose context allows several answers (see `SravenSampler`)."""
     num_distractors: int = field(default=0, metadata={"later": True})
     """D: further features, of random values, that follow no rule; they are never scored."""
-    split_seed: int | None = field(default=None, metadata={"later": True})
+    split_seed: int | None = field(default=None, metadata={"later": True, "shape": False})
     """Seed of the split into combinations; if not given, each model's own seed."""
     train_features: tuple[int, ...] = field(default=(), metadata={"later": True})
     """How many features training shows, if always fewer than M: the others are blank, and all

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -97,8 +98,12 @@ class Sraven(Task["SravenSampler"]):
     `test_unpermuted` and `ood_unpermuted`, with the features in the same order in all columns.
     """
 
+    title = "SRAVEN"
     config_class = SravenConfig
     presets = Path(__file__).with_name("presets.yaml")
+    searched = MappingProxyType(
+        {"learning_rate": (1e-3, 3e-4), "weight_decay": (0.1, 0.3), "warmup_steps": (1000, 3000)}
+    )
 
     def __init__(self, config: SravenConfig) -> None:
         self.config = config

@@ -18,7 +18,8 @@ from hyla.training.run.trainee import Trainee
 class Cohort(Trainee):
     """The members of a run as one `Population`, or several in turn where one would not fit.
 
-    The split does not change any member's numbers but for rounding. It is decided once, before the first step.
+    The split does not change any member's numbers but for rounding. It is decided once, before
+    the first step.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Cohort(Trainee):
         self._build = build
         self._say = say
         self.parts = self._fit()
-        self.headline = f"ood/{self.parts[0].objective.headline}"
+        self.headline = f"{evaluation.headline}/{self.parts[0].objective.headline}"
 
     def _fit(self) -> list[Population]:
         """Build the members in parts as large as memory allows.

@@ -1,6 +1,7 @@
 """Beyond the paper: is HYLA better at composing, or merely larger? A reviewer asked."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from hyla.figures.drawing import Figure, Lines
 from hyla.lab.claims import NOTICEABLE, Claim, Size, ahead, percent
 from hyla.lab.effects import effect
 from hyla.lab.experiment import Experiment
-from hyla.lab.experiments.shared.panels import label_of, lines_by_method
+from hyla.lab.experiments.shared.panels import label_of, lines_by_method, score_name
 from hyla.lab.experiments.shared.variants import TASKS, variant_table
 from hyla.lab.grids import METHODS, sweep
 from hyla.nn import Transformer, TransformerConfig
@@ -59,7 +60,8 @@ def _shape(cell: Cell) -> tuple[int, int, int]:
 
 def _figure(results: Results) -> Figure | None:
     rows = []
-    for task, (title, score) in TASKS.items():
+    for task, known in TASKS.items():
+        title, score = known.title, score_name(known.headline)
         cells = [cell for cell in results.cells if cell.config.task_name == task]
         if cells:
             rows.append(
@@ -88,7 +90,8 @@ def _size(cell: Cell) -> int:
 
 def _claims(results: Results) -> list[Claim]:
     found: list[Claim] = []
-    for task, (title, _) in TASKS.items():
+    for task, known in TASKS.items():
+        title = known.title
         cells = [cell for cell in results.cells if cell.config.task_name == task]
         hylas = [c for c in cells if c.config.model.attention == "hyla" and c.ood is not None]
         others = [c for c in cells if c.config.model.attention != "hyla" and c.ood is not None]
@@ -129,7 +132,8 @@ def _fit(title: str, hyla: Cell, same: Sequence[Cell]) -> list[Claim]:
         return []
     least = NOTICEABLE.least
     effects = {name: effect((1, s), (-1, hyla.seen), above=-least) for name, s in known.items()}
-    best = max(effects, key=lambda name: effects[name].value)  # the one that fits best decides
+    # The one that fits best decides, or one that diverged: of that nothing is known.
+    best = max(effects, key=lambda name: (math.isnan(effects[name].value), effects[name].value))
     return [
         Claim(
             text=f"{title}: at equal size HYLA does not fit training compositions better "

@@ -24,7 +24,7 @@ def _name(cell: Cell) -> str:
 
 def _claims(results: Results) -> list[Claim]:
     found = []
-    for task, (title, _) in TASKS.items():
+    for task, known in TASKS.items():
         for rate in _RATES:
             scores = {
                 method: results.ood(
@@ -34,7 +34,7 @@ def _claims(results: Results) -> list[Claim]:
             }
             hyla = scores.pop("hyla")
             found += ahead(
-                f"{title}: HYLA is ahead with an attention dropout of {rate:g}.",
+                f"{known.title}: HYLA is ahead with an attention dropout of {rate:g}.",
                 ("HYLA", hyla),
                 scores,
             )

@@ -5,7 +5,7 @@ from typing import Any
 from hyla.figures.drawing import Table
 from hyla.lab.claims import Claim, ahead, percent
 from hyla.lab.experiment import Experiment
-from hyla.lab.experiments.shared.panels import label_of
+from hyla.lab.experiments.shared.panels import label_of, score_name
 from hyla.lab.experiments.shared.variants import TASKS
 from hyla.lab.experiments.tables.tablea1 import row_label
 from hyla.lab.grids import METHODS, sweep, table_a1
@@ -47,23 +47,25 @@ def _table(results: Results) -> Table | None:
         if any(score is not None for score in scores):
             texts = ("" if score is None else percent(score) for score in scores)
             rows.append([row_label(name, feed_forward), *texts])
-    titles = [f"{title}: OOD {score}" for title, score in (TASKS[task] for task in tasks)]
+    known = [TASKS[task] for task in tasks]
+    titles = [f"{task.title}: OOD {score_name(task.headline)}" for task in known]
     note = "In percent, mean ± standard error over seeds. Table A1 has the same rows as printed."
     return Table(columns=["attention", *titles], rows=rows, note=note) if rows else None
 
 
 def _claims(results: Results) -> list[Claim]:
     found = []
-    for task, (title, _) in TASKS.items():
+    for task, known in TASKS.items():
         hyla = ("HYLA", _ood(results, task, "hyla"))
         for name, ingredient in _INGREDIENTS.items():
             found += ahead(
-                f"{title}: at equal scale {ingredient} still matters.",
+                f"{known.title}: at equal scale {ingredient} still matters.",
                 hyla,
                 {label_of(name): _ood(results, task, name)},
             )
         found += ahead(
-            f"{title}: at equal scale HYLA generalises better than softmax and linear attention.",
+            f"{known.title}: at equal scale HYLA generalises better than softmax and linear "
+            "attention.",
             hyla,
             {label_of(name): _ood(results, task, name) for name in ("softmax", "linear")},
         )

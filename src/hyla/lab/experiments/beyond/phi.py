@@ -20,7 +20,7 @@ def _name(cell: Cell) -> str:
 
 def _claims(results: Results) -> list[Claim]:
     found = []
-    for task, (title, _) in TASKS.items():
+    for task, known in TASKS.items():
         scores = {
             name: results.ood(task_name=task, model__attention=attention)
             for attention, name in _PHIS.items()
@@ -28,7 +28,7 @@ def _claims(results: Results) -> list[Claim]:
         linear = scores.pop("identity")
         for name, score in scores.items():
             found += ahead(
-                f"{title}: a nonlinear value network ({name}) generalises better.",
+                f"{known.title}: a nonlinear value network ({name}) generalises better.",
                 (name, score),
                 {"identity": linear},
             )

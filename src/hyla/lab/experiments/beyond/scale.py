@@ -8,7 +8,7 @@ from typing import Any
 from hyla.figures.drawing import PALETTE, Figure, Lines, Series
 from hyla.lab.claims import Claim, ahead
 from hyla.lab.experiment import Experiment
-from hyla.lab.experiments.shared.panels import label_of
+from hyla.lab.experiments.shared.panels import label_of, score_name
 from hyla.lab.experiments.shared.variants import TASKS, variant_table
 from hyla.lab.grids import sweep
 from hyla.lab.measuring import Measurement, Measuring
@@ -40,7 +40,7 @@ def _sweeps(scale: str) -> list[dict[str, Any]]:
 
 
 def _score(task: str) -> str:
-    return {"fuzzy": "ood/r2", "sraven": "ood/accuracy"}[task]
+    return f"ood/{TASKS[task].headline}"
 
 
 # --- learning curves -------------------------------------------------------------------------
@@ -107,11 +107,10 @@ def _panel(task: str, curves: _Curves, colours: Mapping[str, str]) -> Lines:
                     dashed=label != "mean",
                 )
             )
-    title, score = TASKS[task]
     return Lines(
-        title=title,
+        title=TASKS[task].title,
         x_label="steps",
-        y_label=f"OOD {score}",
+        y_label=f"OOD {score_name(TASKS[task].headline)}",
         x=steps,
         series=series,
         y_range=(0, 1),
@@ -145,7 +144,7 @@ def _each_seed(cell: Cell) -> str:
 
 def _claims(results: Results) -> list[Claim]:
     found = []
-    for task, (title, _) in TASKS.items():
+    for task, known in TASKS.items():
         ood = {
             name: results.ood(task_name=task, model__attention=name)
             for name in (*_MENDED, "hyla", "softmax", "softmax.rms4")
@@ -153,7 +152,7 @@ def _claims(results: Results) -> list[Claim]:
         for name in _MENDED:
             for rival in ("softmax", "softmax.rms4", "hyla"):
                 found += ahead(
-                    f"{title}: {label_of(name)} generalises better than {label_of(rival)}.",
+                    f"{known.title}: {label_of(name)} generalises better than {label_of(rival)}.",
                     (label_of(name), ood[name]),
                     {label_of(rival): ood[rival]},
                 )

@@ -20,14 +20,14 @@ def _name(cell: Cell) -> str:
 
 def _claims(results: Results) -> list[Claim]:
     found = []
-    for task, (title, _) in TASKS.items():
+    for task, known in TASKS.items():
         scores = {
             name: results.ood(task_name=task, model__attention=attention)
             for attention, name in _SIGMAS.items()
         }
         rms_head = scores.pop("RMSHead")
         found += ahead(
-            f"{title}: of the normalisations of HYLA's code, RMSHead generalises best.",
+            f"{known.title}: of the normalisations of HYLA's code, RMSHead generalises best.",
             ("RMSHead", rms_head),
             scores,
         )

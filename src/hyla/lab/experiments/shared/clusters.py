@@ -43,8 +43,16 @@ def operation_explains_more(
                 text=f"{claim} ({method}).",
                 numbers=f"distance between / within {operation}s {by_operation}, target values "
                 f"{by_target}, in the last layer (1: no structure)",
-                effects=[effect((1, estimate_of([own[seed] - target[seed] for seed in seeds])))],
-                size=Size(least=_CLUSTERED, of=f"the {operation}s' ratio", why="seed by seed"),
+                # And above 1: codes that lie by nothing may lie even less by their targets.
+                effects=[
+                    effect((1, estimate_of([own[seed] - target[seed] for seed in seeds]))),
+                    effect((1, by_operation), above=1),
+                ],
+                size=Size(
+                    least=_CLUSTERED,
+                    of=f"the {operation}s' ratio",
+                    why="above the targets', seed by seed, and above 1",
+                ),
                 sized=by_operation.mean,
                 unit=PLAIN,
             )
@@ -68,7 +76,10 @@ def target_fades(results: Results) -> list[Claim]:
                     numbers="distance between / within target values: "
                     f"{statistics.fmean(early.values()):.3f} in the first layer, "
                     f"{statistics.fmean(late.values()):.3f} in the last",
-                    effects=[effect((1, estimate_of(faded)))],
+                    effects=[
+                        effect((1, estimate_of(faded))),
+                        effect((1, estimate_of(list(early.values()))), above=1),
+                    ],
                     unit=PLAIN,
                 )
             )

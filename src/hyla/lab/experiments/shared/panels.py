@@ -17,6 +17,11 @@ def label_of(attention: Any) -> str:
     return f"{label} ({' '.join(changes)})" if changes else label
 
 
+def score_name(headline: str) -> str:
+    """Return a headline metric as one writes it."""
+    return "R²" if headline == "r2" else headline.replace("_", " ")
+
+
 def half_bar(value: Estimate | None) -> float:
     """Length of an error bar's half: none for a single seed."""
     return 0.0 if value is None or math.isnan(value.standard_error) else value.standard_error

@@ -1,15 +1,21 @@
-"""What questions beyond the paper share: variants of a model side by side, on both tasks."""
+"""What questions beyond the paper share: variants of a model side by side, on its tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hyla.figures.drawing import Figure, Table
 from hyla.lab.claims import percent
-from hyla.lab.experiments.shared.panels import bars, ceiling_levels
+from hyla.lab.experiments.shared.panels import bars, ceiling_levels, score_name, score_of
 from hyla.lab.grids import sweep
-from hyla.results.tables import Cell, Results
+from hyla.results.tables import Cell, Results, where
+from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig, Task, task_class
 
-TASKS = {"fuzzy": ("fuzzy logic", "R²"), "sraven": ("SRAVEN", "accuracy")}
+TASKS: Mapping[str, Task] = {
+    "fuzzy": FuzzyLogic(FuzzyLogicConfig()),
+    "sraven": Sraven(SravenConfig()),
+}
+"""The paper's two, by name."""
+_BARS = (("unseen compositions", "ood/*"), ("seen compositions", "test/*"))
 
 
 def on_both_tasks(key: str, values: Sequence[Any]) -> Callable[[str], list[dict[str, Any]]]:
@@ -19,20 +25,24 @@ def on_both_tasks(key: str, values: Sequence[Any]) -> Callable[[str], list[dict[
 
 def variant_figure(results: Results, name: Callable[[Cell], str]) -> Figure | None:
     """Return a panel for each task: seen and unseen compositions, for each variant."""
+    measured = [
+        (name, metric)
+        for name, metric in _BARS
+        if any(score_of(cell, metric) is not None for cell in results.cells)
+    ]
     panels = []
-    for task, (title, score) in TASKS.items():
-        cells = [cell for cell in results.cells if cell.config.task_name == task]
-        if cells:
-            panels.append(
-                bars(
-                    [(name(cell), cell) for cell in cells],
-                    [("unseen compositions", "ood/*"), ("seen compositions", "test/*")],
-                    title=title,
-                    y_label=score,
-                    levels=ceiling_levels(results, cells),
-                    y_range=(0, 1),
-                )
+    for task in dict.fromkeys(cell.config.task_name for cell in results.cells):
+        cells = where(results.cells, task_name=task)
+        panels.append(
+            bars(
+                [(name(cell), cell) for cell in cells],
+                measured,
+                title=task_class(task).title,
+                y_label=score_name(cells[0].headline),
+                levels=ceiling_levels(results, cells),
+                y_range=(0, 1),
             )
+        )
     return Figure(panels=[panels]) if panels else None
 
 
@@ -47,7 +57,7 @@ def variant_table(
         loss = cell.score("train/loss")
         rows.append(
             [
-                TASKS[cell.config.task_name][0],
+                task_class(cell.config.task_name).title,
                 name(cell),
                 "" if cell.ood is None else percent(cell.ood),
                 "" if cell.seen is None else percent(cell.seen),

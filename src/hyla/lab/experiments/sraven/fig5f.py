@@ -39,7 +39,7 @@ def _claims(results: Results) -> list[Claim]:
         layers = sorted({r["layer"] for r in rows_of(results, predictor="code", attention=method)})
         first, last = (scores("code", layer) for layer in (layers[0], layers[-1]))
         untrained = scores("untrained network", layers[-1])
-        if not first or not last or not untrained:
+        if not (last.keys() & first and last.keys() & untrained):  # of the same models
             continue
         claims.append(
             Claim(
