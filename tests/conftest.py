@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+# Before anything imports Triton, which reads it then: without a GPU its kernels run by this.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # What is in neither is a unit test: one part of hyla, in this process, in seconds.
 SYSTEM = (  # what users see, with a browser, Slurm, notebooks or a fresh environment
     *("docs/*", "explorer/browser/*", "explorer/test_explorer_load.py"),
@@ -35,8 +39,6 @@ def layer_of(path: Path) -> str:
 
 def pytest_configure():
     torch.set_num_threads(1)  # two workers share two cores
-    if not torch.cuda.is_available():
-        os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels run here
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]):
