@@ -24,6 +24,7 @@ _ROOMS = {
         "unambiguous",
         "codeswap",
         "recall",
+        "cross",
     ),
 }
 BEYOND = _ROOMS["beyond"]
