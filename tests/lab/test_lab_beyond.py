@@ -7,6 +7,7 @@ from stored_models import write_models
 
 from hyla import RECOMMENDED
 from hyla.figures.drawing import Lines
+from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.methods import Method, methods_of, results_of
 from hyla.lab.registry import load
 from hyla.lab.verdicts import NOT, REPRODUCED, TOO_FEW, UNDECIDED, judge
@@ -113,3 +114,29 @@ def test_one_seed_of_the_cross_is_shown_and_not_judged(tmp_path: Path):
     assert (
         table.note == "Where HYLA as recommended and softmax attention meet takes 3 seeds of both."
     )
+
+
+# --- code swaps ----------------------------------------------------------------------------------
+
+
+def test_swaps_are_asked_of_the_recommended_hyla_too(tmp_path: Path):
+    attentions = ("softmax", RECOMMENDED, "hyla", "linear")
+    tables = Tables(tmp_path, Conditions(scale="paper"))
+    swap = {"what": "table", "first_layer": 0, "last_layer": 3, "stay_rate": 0.1, "instances": 1000}
+    for attention in attentions:  # as models join a table
+        rows = [
+            {**swap, "attention": attention, "seed": seed, "code": code, "donor_rate": rate}
+            for seed in range(3)
+            for code, rate in (("donor", 0.5), ("permuted heads", 0.1))
+        ]
+        tables.add_measured("swapping-sraven", rows, key=("attention", "seed"))
+    ordered = ("hyla", "softmax", "linear", RECOMMENDED)
+    results = results_of(load("codeswap"), tables)
+    table = load("codeswap").table(results)
+    assert table is not None
+    assert list(dict.fromkeys(row[0] for row in table.rows)) == list(map(label_of, ordered))
+    found = verdicts("codeswap", tables)
+    assert [claim.rpartition(" ")[2] for claim in found] == [f"({name})." for name in ordered]
+    assert set(found.values()) == {REPRODUCED}
+    trained = {m.config.model.attention for m in methods_of(load("codeswap"), tables.conditions)}
+    assert trained == set(ordered)

@@ -210,15 +210,16 @@ class Reproduction(LabLaunch, Job, Extent):
         collect_ceilings(self.experiments, self.tables, self.device)
         try:
             for name, experiment in self._measurements().items():
-                if trained or self.remeasure or not self.tables.measured(name):
-                    with _noting_failures(name, outcome.unmeasured, watch.say):
-                        count = measure(
-                            experiment,
-                            self.tables,
-                            root=self.root,
-                            device=self.device,
-                            deadline=deadline,
-                        )
+                with _noting_failures(name, outcome.unmeasured, watch.say):
+                    count = measure(
+                        experiment,
+                        self.tables,
+                        root=self.root,
+                        device=self.device,
+                        again=trained or self.remeasure,
+                        deadline=deadline,
+                    )
+                    if count is not None:
                         watch.say(f"{name}: {count} rows measured")
         except Interrupted as stop:
             outcome.stopped = stop
