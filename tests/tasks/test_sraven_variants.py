@@ -10,7 +10,7 @@ from hyla.tasks import Sraven, SravenConfig
 from hyla.tasks.sraven.variants import INSTANCES, VARIANTS, Variant, variant_named
 
 
-@pytest.mark.parametrize("name", ["paper", "trained1", "distractors", "longer"])
+@pytest.mark.parametrize("name", ["paper", "trained25", "trained1", "distractors", "longer"])
 def test_a_name_means_what_it_meant(name):
     """The hash is over settings, combinations and instances; all variants: `--measure`."""
     assert variant_named(name).measure() == variant_named(name).published
@@ -44,7 +44,8 @@ def test_any_change_changes_the_manifest(change):
 
 
 @pytest.mark.parametrize(
-    ("name", "trained", "held_out"), [("trained90", 297, 33), ("trained1", 4, 326)]
+    ("name", "trained", "held_out"),
+    [("trained90", 297, 33), ("trained25", 83, 247), ("trained1", 4, 326)],
 )
 def test_the_shares_are_those_of_their_names(name, trained, held_out):
     sides = variant_named(name).task.manifest(0).sides
