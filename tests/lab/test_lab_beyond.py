@@ -14,6 +14,7 @@ from hyla.lab.verdicts import NOT, REPRODUCED, TOO_FEW, UNDECIDED, judge
 from hyla.results.conditions import Conditions
 from hyla.results.selection import Estimate
 from hyla.results.tables import Tables
+from hyla.tasks.sraven.variants import variant_named
 from hyla.training.identity import method_key
 
 
@@ -114,6 +115,49 @@ def test_one_seed_of_the_cross_is_shown_and_not_judged(tmp_path: Path):
     assert (
         table.note == "Where HYLA as recommended and softmax attention meet takes 3 seeds of both."
     )
+
+
+# --- few combinations trained --------------------------------------------------------------------
+
+
+def test_few_trained_are_the_variants_of_the_leaderboard():
+    methods = methods_of(load("fewtrained"), Conditions(scale="paper"))
+    tasks = list(dict.fromkeys(method.config.task for method in methods))
+    assert tasks == [variant_named(name).config for name in ("trained1", "trained25", "paper")]
+    assert len(methods) == 9
+
+
+@pytest.mark.parametrize(("at_one", "status"), [(0.6, REPRODUCED), (0.47, UNDECIDED), (0.3, NOT)])
+def test_few_trained_are_compared_at_each_share(tmp_path: Path, at_one: float, status: str):
+    def score(method: Method) -> Estimate:
+        trained = 1 - method.config.task.held_out_fraction
+        if method.config.model.attention == RECOMMENDED:
+            return Estimate(at_one + trained / 3, 0.01)
+        return Estimate(0.4 + trained / 3, 0.01)
+
+    tables = write_models(tmp_path, "fewtrained", score)
+    found = verdicts("fewtrained", tables)
+    [published] = [s for claim, s in found.items() if "published" in claim]
+    assert published == status
+    ahead = {claim.split(" %")[0]: s for claim, s in found.items() if "is ahead of" in claim}
+    leads = NOT if at_one < 0.4 else REPRODUCED
+    assert ahead == {f"With {share}": leads for share in ("1.2", "25.2", "75.2")}
+
+    task = "sraven held_out_fraction=0.99 split_seed=0"
+    tables.add_measured("ceilings", [{"task": task, "ceiling": 0.93, "ceiling_se": 0.001}])
+    results = results_of(load("fewtrained"), tables)
+    table = load("fewtrained").table(results)
+    assert table is not None
+    assert table.rows[0][:2] == ["4 of 330", "Softmax attention"]
+    assert [row[-1] for row in table.rows] == ["93.0"] * 3 + [""] * 6
+    assert "Not comparable: which combinations were trained" in table.note
+    figure = load("fewtrained").figure(results)
+    assert figure is not None
+    [[panel]] = figure.panels
+    assert isinstance(panel, Lines)
+    assert panel.x == [1.2, 25.2, 75.2]
+    assert panel.series[-1].name == "best possible"
+    assert panel.series[-1].y[0] == 0.93
 
 
 # --- code swaps ----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ _ROOMS = {
         "codeswap",
         "recall",
         "cross",
+        "fewtrained",
     ),
 }
 BEYOND = _ROOMS["beyond"]
