@@ -225,7 +225,9 @@ def titled(method: Method, conditions: Conditions) -> Method:
     changed = {
         key: value
         for key, value in flat_settings(config.to_tree()).items()
-        if value != usual.get(key) and key != "model.attention" and not key.startswith("evaluation.")
+        if value != usual.get(key)
+        and key != "model.attention"
+        and not key.startswith("evaluation.")
     }
     return dataclasses.replace(
         method, settings={config.task_name: config.model.attention} | changed
