@@ -6,6 +6,7 @@ from typing import Literal
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
 from hyla.commands.shared.output import console
 from hyla.commands.sraven.answerer import load_answerer
+from hyla.commands.sraven.whose import whose_answers
 from hyla.tasks.sraven.variants import Variant, variant_named
 from hyla.training.devices import resolve_device
 
@@ -20,6 +21,8 @@ def predict(
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
     """Answer the evaluation instances of a variant, and write the answers as Parquet.
+
+    The file also says whose they are and how that was trained, for `hyla sraven submit`.
 
     Examples:
 
@@ -46,7 +49,7 @@ def predict(
     with usage_errors():
         answers = _answers(who, variant_named(variant), member, device)
         with write_errors(out):
-            write_predictions(out, answers)
+            write_predictions(out, answers, whose_answers(who, member, variant_named(variant)))
     console().print(f"{len(answers):,} answers in {out}", soft_wrap=True, highlight=False)
 
 
