@@ -81,6 +81,7 @@ def think(
                 file.parent.mkdir(parents=True, exist_ok=True)
         asked = variant_named(variant)
         where = resolve_device(device)
+        origin = measured_with(where)  # of the source as it is now, which may change meanwhile
         model, config, seed = load_answerer(who, member, where)
         check_trained_for(asked, config, seed=seed)
         curve = thinking_curve(
@@ -113,7 +114,7 @@ def think(
         "instances": instances,
         "learning_rate": learning_rate,
         "per_pair": per_pair,
-        **measured_with(where),
+        **origin,
         "rows": _rows(curve),
     }
     if as_json is not None:
