@@ -88,6 +88,9 @@ class Measurement:
     measure: Callable[[Measuring], list[Row]]
     announce: Callable[[Conditions, Path], str] | None = None
     """Say, of the folder of the runs, what it takes that no estimate of populations has."""
+    gpu_seconds: Callable[[Conditions, Path | None], float] | None = None
+    """Estimate what it still trains itself on a GPU, given the folder of the runs if there is
+    one."""
     key: Sequence[str] = ()
     """Columns that say what rows are about. Those about the same are replaced together, and
     earlier ones about something else stay; without a key, none does."""
