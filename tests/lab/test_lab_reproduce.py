@@ -227,6 +227,9 @@ def test_models_join_a_table_of_others_and_are_measured_once(tmp_path: Path):
     assert measured == [("softmax", seed) for seed in range(3)]
     known = {(row["attention"], row["seed"]) for row in tables.measured("codes")}
     assert known == {(method, seed) for method in ("hyla", "softmax") for seed in range(3)}
+    other = [row | {"run": "another"} for row in tables.measured("codes") if row["seed"] == 0]
+    tables.add_measured("codes", other, key=MODEL)
+    assert here(again=False) == 2  # others of seed 0 are picked now
     shutil.rmtree(runs / "sraven-hyla")
     assert here(again=True) == 3  # what is here; the others stay
     assert len(tables.measured("codes")) == 6
@@ -253,8 +256,11 @@ def test_codes_are_shown_of_the_best_that_is_known(tmp_path: Path):
         Measuring, conditions=smoke, cells=[cell], root=tmp_path, device=torch.device("cpu")
     )
     assert measuring().best(cell) is None
-    assert measuring(stored={("hyla", 0), ("hyla", 2)}).best(cell)["seed"] == 2
-    assert measuring(stored={("hyla", 0), ("hyla", 1)}).best(cell)["seed"] == 1
+    assert measuring(stored={("hyla", 0): None, ("hyla", 2): None}).best(cell)["seed"] == 2
+    of_run = {("hyla", 0): "sraven-hyla", ("hyla", 1): "sraven-hyla"}
+    assert measuring(stored=of_run).best(cell)["seed"] == 1
+    # Its rows are of a model that was picked before.
+    assert measuring(stored=of_run | {("hyla", 1): "another"}).best(cell)["seed"] == 0
 
     point = {"what": "embedding", "attention": "hyla", "x": 0.0, "y": 0.0}
     codes = [{**point, "seed": seed} for seed in (2, 1, 1)]

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -32,8 +32,9 @@ class Measuring:
     device: torch.device
     deadline: float = math.inf
     """On the monotonic clock: what trains has to stop then, and raise `Interrupted`."""
-    stored: Collection[tuple[str, int]] = ()
-    """The models, as `MODEL` names them, that the table has rows of."""
+    stored: Mapping[tuple[str, int], str | None] = field(default_factory=dict)
+    """The run of each model, as `MODEL` names them, that the table has rows of; None where those
+    do not say it."""
     again: bool = True
     """Whether to measure on those once more, where they are here."""
     say: Callable[[str], None] = print
@@ -56,16 +57,21 @@ class Measuring:
         return [
             row
             for row in cell.picked
-            if self._here(row) and (self.again or _model(cell, row) not in self.stored)
+            if self._here(row) and (self.again or not self._is_stored(cell, row))
         ]
 
     def best(self, cell: Cell) -> Row | None:
         """Return the model that is best on validation, of those measured here or before."""
-        known = [r for r in cell.picked if self._here(r) or _model(cell, r) in self.stored]
+        known = [row for row in cell.picked if self._here(row) or self._is_stored(cell, row)]
         return max(known, key=cell.validated, default=None)
 
     def _here(self, row: Row) -> bool:
         return (self.root / row["run"]).exists()
+
+    def _is_stored(self, cell: Cell, row: Row) -> bool:
+        """Whether the table has rows of it; another of its seed may have been picked since."""
+        model = str(cell.config.model.attention), row["seed"]
+        return model in self.stored and self.stored[model] in (None, row["run"])
 
     def subjects(self, cell: Cell) -> Iterator[Subject]:
         """Yield the models that are `wanted`."""
@@ -74,10 +80,6 @@ class Measuring:
             wanted = {name: row[name] for name in MEMBER}
             member = read_run(path).members.index(wanted)
             yield Subject.of_run(path, member, device=self.device)
-
-
-def _model(cell: Cell, row: Row) -> tuple[str, int]:
-    return str(cell.config.model.attention), row["seed"]
 
 
 @dataclass(frozen=True, kw_only=True)

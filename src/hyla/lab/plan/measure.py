@@ -58,7 +58,7 @@ def measure(
         root=root,
         device=resolve_device(device),
         deadline=deadline,
-        stored={tuple(row[name] for name in MODEL) for row in stored} if of_models else (),
+        stored={(row["attention"], row["seed"]): row.get("run") for row in stored if of_models},
         again=again,
     )
     more = of_models and any(measuring.wanted(cell) for cell in cells)

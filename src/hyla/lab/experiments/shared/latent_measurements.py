@@ -6,10 +6,12 @@ of `Study.pairs`). Everything here is a thin layer over `hyla.latents`.
 
 import functools
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hyla._errors import install_command
 from hyla.lab.grids import METHODS, sweep
 from hyla.lab.measuring import MODEL, Measurement, Measuring, NotAvailableError
 from hyla.latents.analysis import Analysis
@@ -53,11 +55,16 @@ class Look(NamedTuple):
 
 
 def _measured(measure: Callable[[Look], list[Row]], measuring: Measuring) -> list[Row]:
+    if find_spec("pandas") is None:  # now, not after minutes
+        raise NotAvailableError(
+            f"it needs pandas: {install_command('latents')}, or measure where that is, with the "
+            f"runs of {measuring.root}"
+        )
     rows = []
     for cell in measuring.cells:
         best = measuring.best(cell)
         for subject in measuring.subjects(cell):
-            model = {name: subject.columns[name] for name in MODEL}
+            model = {name: subject.columns[name] for name in (*MODEL, "run")}
             measuring.say(f"{measure.__name__}: {model['attention']}, seed {model['seed']}")
             shown = best is not None and best["seed"] == subject.seed
             rows += [{**model, **row} for row in measure(Look(measuring, subject, best=shown))]
