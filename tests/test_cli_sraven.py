@@ -1,5 +1,6 @@
 """`hyla sraven` as a person at a shell meets it."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -116,6 +117,20 @@ def test_variants_are_listed_with_hash_and_ceiling(capsys):
     assert re.search(r"^paper +\w+ +94\.21 ", shown, re.MULTILINE)
     assert re.search(r"^distractors +\w+ +- ", shown, re.MULTILINE)
     assert "zero tokens, not scored" in output(capsys, "variants", "longer")
+
+
+def test_a_name_prints_everything_that_it_fixes(capsys):
+    shown = output(capsys, "variants", "trained1")
+    told = json.loads(shown[shown.index("{\n") :])
+    assert told["settings"] == json.loads(
+        json.dumps(dataclasses.asdict(variant_named("trained1").config))
+    )
+    assert told["settings"]["num_features"] == 4  # a default
+    assert "order of its own" in told["permutation"]
+    trained = [set(names.split(", ")) for names in told["trained_combinations"]]
+    assert len(trained) == told["combinations"]["train"] == 4
+    assert set().union(*trained) == set(SravenConfig().rules)
+    assert "trained_combinations" not in output(capsys, "variants", "trained25")
 
 
 def test_variants_that_are_not_what_was_published_are_told(monkeypatch, capsys):

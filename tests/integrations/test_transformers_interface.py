@@ -35,13 +35,16 @@ from transformers import (  # noqa: E402
     T5Config,
 )
 
-from hyla.attention import PRESETS, AttentionSpec, attention  # noqa: E402
+from hyla.attention import PRESETS, AttentionSpec, attention, resolve_spec  # noqa: E402
 from hyla.integrations.transformers import (  # noqa: E402
     InterfaceIgnoredError,
     interface,
     register,
 )
-from hyla.integrations.transformers.presets import attention_function  # noqa: E402
+from hyla.integrations.transformers.presets import (  # noqa: E402
+    attention_function,
+    registered_specs,
+)
 
 # Softmax through our own function: as a tuple it is not the preset that goes to PyTorch's kernels.
 BY_EQUATION = "softmax_by_equation"
@@ -312,6 +315,39 @@ def test_a_sliding_window_without_its_mask_is_refused():
     q, k, v = torch.randn(3, 1, 4, 9, 4).unbind(0)
     with pytest.raises(ValueError, match="sliding window of 4 over 9 keys but gives no mask"):
         attend(nn.Module(), q, k, v, None, sliding_window=4)
+
+
+@torch.no_grad()
+def test_names_with_changes_are_registered_when_they_are_asked_for(tmp_path):
+    """By `register()` alone: `hyla.rms4` is a name, and is found again on loading."""
+    for name in ("hyla.rms4", "hyla.plain16", "softmax.rms4", "hyla.silu.rms2"):
+        registered_specs.pop(name, None)
+        got = decoder("llama", name)(tokens()).logits
+        assert registered_specs[name] == resolve_spec(name)
+        register({"mine": resolve_spec(name)})
+        torch.testing.assert_close(got, decoder("llama", "mine")(tokens()).logits)
+        assert not torch.equal(got, decoder("llama", name.partition(".")[0])(tokens()).logits)
+    model = decoder("llama", "hyla")
+    model.set_attn_implementation("hyla.rms8")
+    model.save_pretrained(tmp_path)
+    registered_specs.pop("hyla.rms8")  # as in another process
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert loaded.config._attn_implementation == "hyla.rms8"
+    torch.testing.assert_close(loaded(tokens()).logits, model(tokens()).logits)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("hyla.rmss4", "choose a φ from .* or an output from .*'hyla.rms4'"),
+        ("hyla.rms4.plain2", "names two of a kind"),
+        ("hyla_deep.rms4", "the deep value network has weights of its own"),
+        ("hyla_deep", "the deep value network has weights of its own"),
+    ],
+)
+def test_names_that_say_nothing_are_answered(name: str, reason: str):
+    with pytest.raises(ValueError, match=reason):
+        decoder("llama", name)
 
 
 def test_the_deep_value_network_is_refused():

@@ -1,5 +1,6 @@
 """Every figure and table is there, can be planned at every scale, and has the paper's grid."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from hyla.lab.methods import Effort, methods_of
 from hyla.lab.paper import TABLE_A1
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.registry import NAMES, PAPER, load, load_all
+from hyla.nn.decoders import decoder_config
 from hyla.results.conditions import Conditions
 from hyla.training import SCALES, config_from_tree, load_preset, merge
+from hyla.training.language import load_language_preset
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAPER_SCALE = Conditions(scale="paper")
@@ -115,6 +118,29 @@ def test_figure_6_says_which_corpus_it_takes(tmp_path):
     assert f"`hyla data prepare {tmp_path / 'corpus'} FILES`" in said
     (tmp_path / "corpus").mkdir()
     assert measurement.announce(PAPER_SCALE, tmp_path).startswith("trains three language models")
+
+
+def test_language_is_estimated_by_the_tokens_that_are_left(tmp_path):
+    """As the benchmark measured them, at the length of the preset."""
+    rows = json.loads((RESULTS / "bench" / "language-cuda.json").read_text())["rows"]
+    speeds = {row["model"]: row["tokens_per_second"] for row in rows if row["length"] == 512}
+    tokens = 1_000_000 * 256 * 512
+    estimate = load("fig6").measurement.gpu_seconds
+    assert estimate is not None
+    seconds = [tokens / speeds[name] for name in ("softmax", "linear", "hyla")]
+    assert estimate(PAPER_SCALE, None) == pytest.approx(sum(seconds), rel=0.01)
+    short = Conditions(scale="paper", shorten=4)
+    assert estimate(short, tmp_path) == pytest.approx(sum(seconds) / 4, rel=0.01)
+
+    preset = load_language_preset("paper")
+    model = dataclasses.asdict(decoder_config(preset["size"], vocab_size=1, **preset["model"]))
+    run = tmp_path / "language-softmax-0"
+    run.mkdir()
+    config = {"task_name": "language", "model": model | {"attention": "softmax"}}
+    for steps, left in ((1_000_000, seconds[1:]), (1500, seconds)):
+        (run / "config.json").write_text(json.dumps(config | {"steps": steps}))
+        (run / "finished.json").write_text("{}")
+        assert estimate(PAPER_SCALE, tmp_path) == pytest.approx(sum(left), rel=0.01)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -3,6 +3,7 @@
 import builtins
 import dataclasses
 import errno
+import functools
 import re
 import shutil
 import subprocess
@@ -10,13 +11,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from stored_models import write_models
 
 from hyla.cli import main
 from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.figures.drawing import Bars, Figure, Lines, Points
 from hyla.lab.experiment import Experiment
-from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
+from hyla.lab.experiments.shared.latent_panels import of_the_best
+from hyla.lab.measuring import MODEL, Measurement, Measuring, NotAvailableError
 from hyla.lab.methods import Effort, methods_of, results_of
 from hyla.lab.plan.measure import measure
 from hyla.lab.plan.reproduction import Reproduction
@@ -179,44 +182,90 @@ def test_without_plotly_and_matplotlib(tmp_path: Path, capsys, monkeypatch):
     assert "Figure 3" in (store / "report.html").read_text()
 
 
-def test_models_that_are_not_here_stay_in_the_table(tmp_path: Path):
-    measured = [{"attention": "hyla", "seed": seed, "value": 0.5} for seed in (0, 1)]
+def _about_models(measured: list[Row]) -> Measurement:
+    return Measurement(name="codes", measure=lambda measuring: measured, key=MODEL)
 
-    def here(*seeds: int) -> Experiment:
-        rows = [row for row in measured if row["seed"] in seeds]
-        measurement = Measurement(name="codes", measure=lambda measuring: rows)
-        return Experiment(name="", title="", shows="", measurement=measurement)
+
+def test_rows_of_a_model_are_replaced_together_and_others_stay(tmp_path: Path):
+    def rows(seed: int, *values: float) -> list[Row]:
+        return [{"attention": "hyla", "seed": seed, "value": value} for value in values]
 
     tables = Tables(tmp_path / "store", Conditions(scale="smoke"))
-    assert measure(here(0, 1), tables, root=tmp_path, device="cpu") == 2
-    with pytest.raises(NotAvailableError, match=r"1 are not under .* it stays"):
-        measure(here(0), tables, root=tmp_path, device="cpu")
-    assert [row["seed"] for row in tables.measured("codes")] == [0, 1]
-    assert measure(here(0, 1), tables, root=tmp_path, device="cpu") == 2
+    for measured in (rows(0, 0.1, 0.2, 0.3), rows(1, 0.4), rows(0, 0.5, 0.6)):
+        experiment = Experiment(name="", title="", shows="", measurement=_about_models(measured))
+        assert measure(experiment, tables, root=tmp_path, device="cpu") == len(measured)
+    found = [(row["seed"], row["value"]) for row in tables.measured("codes")]
+    assert found == [(1, 0.4), (0, 0.5), (0, 0.6)]
 
 
-def test_nothing_is_measured_in_vain(tmp_path: Path):
-    """A measurement takes minutes: what would be thrown away is not begun."""
+def test_models_join_a_table_of_others_and_are_measured_once(tmp_path: Path):
+    """A measurement takes minutes: what the table has is not measured again unless asked for."""
     store, runs = tmp_path / "store", tmp_path / "runs"
     smoke = Conditions(scale="smoke")
     tables = write_models(store, "fig5b", lambda method: Estimate(0.5, 0.01), conditions=smoke)
-    rows = [{"attention": method, "seed": 0, "value": 0.5} for method in ("hyla", "softmax")]
-    tables.add_measured("codes", rows)
-    begun: list[int] = []
+    tables.add_measured("codes", [{"attention": "hyla", "seed": seed} for seed in range(3)])
+    measured: list[tuple[str, int]] = []
 
-    def again(measuring: Measuring) -> list[Row]:
-        begun.append(len([row for cell in measuring.cells for row in measuring.here(cell)]))
+    def count(measuring: Measuring) -> list[Row]:
+        rows = [
+            {"attention": str(cell.config.model.attention), "seed": row["seed"]}
+            for cell in measuring.cells
+            for row in measuring.wanted(cell)
+        ]
+        measured.extend((row["attention"], row["seed"]) for row in rows)
         return rows
 
-    measurement = Measurement(name="codes", measure=again)
-    experiment = dataclasses.replace(load("fig5b"), measurement=measurement)
+    experiment = dataclasses.replace(
+        load("fig5b"), measurement=Measurement(name="codes", measure=count, key=MODEL)
+    )
+    here = functools.partial(measure, experiment, tables, root=runs, device="cpu")
+    assert here(again=False) is None
     (runs / "sraven-hyla").mkdir(parents=True)
-    with pytest.raises(NotAvailableError, match=r"1 are not under .* it stays"):
-        measure(experiment, tables, root=runs, device="cpu")
-    assert begun == []
+    assert here(again=False) is None  # these are in the table
     (runs / "sraven-softmax").mkdir()
-    assert measure(experiment, tables, root=runs, device="cpu") == 2
-    assert begun == [6]  # two methods, three seeds
+    assert here(again=False) == 3
+    assert measured == [("softmax", seed) for seed in range(3)]
+    known = {(row["attention"], row["seed"]) for row in tables.measured("codes")}
+    assert known == {(method, seed) for method in ("hyla", "softmax") for seed in range(3)}
+    other = [row | {"run": "another"} for row in tables.measured("codes") if row["seed"] == 0]
+    tables.add_measured("codes", other, key=MODEL)
+    assert here(again=False) == 2  # others of seed 0 are picked now
+    shutil.rmtree(runs / "sraven-hyla")
+    assert here(again=True) == 3  # what is here; the others stay
+    assert len(tables.measured("codes")) == 6
+
+
+def test_codes_are_measured_of_models_that_are_here(tmp_path: Path):
+    smoke = Conditions(scale="smoke")
+    tables = write_models(tmp_path, "fig5b", lambda m: Estimate(0.5, 0.01), conditions=smoke)
+    with pytest.raises(NotAvailableError, match="copy their run directories there"):
+        measure(load("fig5b"), tables, root=tmp_path / "runs", device="cpu")
+
+
+def test_codes_are_shown_of_the_best_that_is_known(tmp_path: Path):
+    """Where a better one joins the table, the codes of the best before are still in it."""
+    smoke = Conditions(scale="smoke")
+    tables = write_models(tmp_path, "fig5b", lambda m: Estimate(0.5, 0.01), conditions=smoke)
+    rows = tables.measured("models-sraven")
+    for row in rows:
+        row["validation/accuracy"] = {0: 0.6, 1: 0.9, 2: 0.7}[row["seed"]]
+    tables.add_measured("models-sraven", rows)
+    results = results_of(load("fig5b"), tables)
+    [cell] = [cell for cell in results.cells if cell.config.model.attention == "hyla"]
+    measuring = functools.partial(
+        Measuring, conditions=smoke, cells=[cell], root=tmp_path, device=torch.device("cpu")
+    )
+    assert measuring().best(cell) is None
+    assert measuring(stored={("hyla", 0): None, ("hyla", 2): None}).best(cell)["seed"] == 2
+    of_run = {("hyla", 0): "sraven-hyla", ("hyla", 1): "sraven-hyla"}
+    assert measuring(stored=of_run).best(cell)["seed"] == 1
+    # Its rows are of a model that was picked before.
+    assert measuring(stored=of_run | {("hyla", 1): "another"}).best(cell)["seed"] == 0
+
+    point = {"what": "embedding", "attention": "hyla", "x": 0.0, "y": 0.0}
+    codes = [{**point, "seed": seed} for seed in (2, 1, 1)]
+    assert [row["seed"] for row in of_the_best(results, codes)] == [1, 1]
+    assert [row["seed"] for row in of_the_best(results, codes[:1])] == [2]
 
 
 def test_a_measurement_that_fails_is_named(tmp_path: Path, capsys, monkeypatch):
@@ -333,10 +382,15 @@ def test_a_smoke_run_leaves_a_checkout_clean(tmp_path: Path, capsys, monkeypatch
 
 
 def test_estimates_say_what_they_leave_out(tmp_path: Path, capsys):
-    assert _reproduce(tmp_path, "fig6", "fig3", "--scale", "paper", "--dry-run") == 0
+    paper = ("--scale", "paper", "--dry-run")
+    assert _reproduce(tmp_path, "fig6", "fig3", *paper) == 0
     shown = capsys.readouterr().out
     assert "of training steps alone" in shown
-    assert re.search(r"fig6 +- +- +- +Figure 6", shown)
+    assert re.search(r"fig6 +- +- +- +Figure 6", shown)  # on a CPU nothing is known
+    assert main(["reproduce", "fig6", "fig3", *paper, "--device", "cuda"]) == 0
+    on_a_gpu = capsys.readouterr().out
+    assert re.search(r"fig6 +- +- +3\.4 days +Figure 6", on_a_gpu)
+    assert re.search(r"fig3 +- +- +- +Figure 3", on_a_gpu)
     assert f"fig6: needs a corpus in {tmp_path / 'runs' / 'corpus'}" in shown
 
 

@@ -1,6 +1,7 @@
 """A sweep trains what is missing, once, and chooses without looking at the OOD set."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +208,19 @@ def test_a_grid_with_a_point_in_its_name_keeps_it(tmp_path: Path):
     assert all(path.exists() for path in written)
 
 
-def test_without_pyarrow_there_is_the_csv_alone(tmp_path: Path, capsys, monkeypatch):
-    def no_parquet(*arguments: object, **options: object):
-        raise ImportError("no pyarrow")
+def test_rows_of_a_table_need_not_have_the_same_columns(tmp_path: Path):
+    rows = [{"seed": 0, "rate": 1}, {"seed": 1, "rate": 0.5, "diverged_at": 3}]
+    for path in write_table(rows, tmp_path / "table"):
+        read = pandas.read_parquet if path.suffix == ".parquet" else pandas.read_csv
+        table = read(path)
+        assert list(table) == ["seed", "rate", "diverged_at"]
+        assert list(table["rate"]) == [1, 0.5]
+        assert table["diverged_at"].isna().tolist() == [True, False]
 
-    monkeypatch.setattr(pandas.DataFrame, "to_parquet", no_parquet)
+
+def test_without_pandas_and_pyarrow_there_is_the_csv_alone(tmp_path: Path, capsys, monkeypatch):
+    for name in ("pandas", "pyarrow"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it could not be imported
     assert _sweep(tmp_path, "task: fuzzy\nscale: smoke\nset: {steps: 1}") == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.csv"]
     assert "hyla[tables]" in capsys.readouterr().out  # brackets, which rich would take for a style

@@ -24,11 +24,19 @@ from hyla.results.leaderboard.answers import (  # noqa: E402
 )
 from hyla.results.leaderboard.page import leaderboard_page  # noqa: E402
 from hyla.results.leaderboard.predictions import (  # noqa: E402
+    read_about,
     read_predictions,
     write_predictions,
 )
 from hyla.tasks.sraven.variants import INSTANCES, variant_named  # noqa: E402
-from hyla.training import TrainConfig, config_from_tree, load_preset, merge  # noqa: E402
+from hyla.training import (  # noqa: E402
+    TrainConfig,
+    config_from_tree,
+    load_preset,
+    merge,
+    run_path,
+    train,
+)
 
 PAPER = variant_named("paper")
 ROOT = Path(__file__).parent.parent.parent
@@ -243,6 +251,58 @@ def test_an_error_while_answering_is_not_the_users(tmp_path, monkeypatch, capsys
     assert "the solver does not work with distractors" in " ".join(capsys.readouterr().err.split())
     of_another = ["sraven", "predict", "sraven-softmax", "--variant", "paper-split1", *where]
     assert main(of_another) == USAGE
+
+
+def test_a_file_says_whose_answers_it_holds(tmp_path, capsys):
+    run, file = finished_run(tmp_path), tmp_path / "answers.parquet"
+    entries = ["--entries", str(tmp_path / "entries")]
+    asked = ["sraven", "predict", str(run), "--variant", "paper", "--out", str(file)]
+    assert main([*asked, "--member", "1", "--device", "cpu"]) == 0
+    assert main(["sraven", "submit", str(file), *entries]) == 0
+    [entry] = read_entries(tmp_path / "entries")
+    assert (entry.variant, entry.model, entry.seed) == ("paper", "HYLA, 1 layers", 7)
+    assert entry.trained_on == 2 * 16
+    assert entry.seconds is not None
+    assert entry.device
+    assert entry.note == "one of 2 models trained at once"
+    assert read_about(file)["run"] == run.name
+
+    # What is said goes before.
+    assert main(["sraven", "submit", str(file), *entries, "--model", "B", "--seed", "9"]) == 0
+    assert (tmp_path / "entries" / "paper" / "b-seed9.json").exists()
+    capsys.readouterr()
+    assert main(["sraven", "submit", str(file), *entries, "--variant", "paper-split1"]) == USAGE
+    assert "answers variant paper, not paper-split1" in capsys.readouterr().err
+
+
+def finished_run(tmp_path: Path) -> Path:
+    small = {"embed_dim": 8, "mlp_dim": 8, "qk_dim": 4, "v_dim": 4, "num_heads": 2, "num_layers": 1}
+    changes = {
+        "task": {"split_seed": 0},
+        "model": small,
+        "members": {"seed": [3, 7], "warmup_steps": [1]},
+        "steps": 2,
+        "batch_size": 16,
+        "evaluation": {"every": 2, "instances": 16, "final_instances": 16},
+    }
+    config = config_from_tree(merge(load_preset("sraven", "paper"), changes))
+    train(config, root=tmp_path / "runs", device="cpu")
+    return run_path(config, tmp_path / "runs")
+
+
+def test_a_file_that_says_nothing_needs_to_be_told(tmp_path, truth, capsys):
+    file = tmp_path / "answers.parquet"
+    write_predictions(file, truth)
+    assert read_about(file) == {}
+    for options, said in (
+        (["--model", "A"], "say which variant is answered by --variant"),
+        (["--variant", "paper"], "say whose answers these are by --model"),
+    ):
+        assert main(["sraven", "submit", str(file), *options]) == USAGE
+        assert said in capsys.readouterr().err
+    write_predictions(file, truth, {"variant": "paper", "hash": "0", "model": "A"})
+    assert main(["sraven", "submit", str(file)]) == USAGE
+    assert "answers variant paper as it was" in capsys.readouterr().err
 
 
 def test_seeds_of_a_model_are_one_line_of_the_page(tmp_path, truth, capsys):

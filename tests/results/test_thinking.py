@@ -1,5 +1,7 @@
 """Thinking longer: both ways begin with the plain answer, and take as many passes."""
 
+import json
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,6 +9,9 @@ from torch import Tensor
 from hyla.cli import main
 from hyla.commands.shared.exits import USAGE
 from hyla.explorer.packed import read_description, read_weights, shipped_folder
+from hyla.figures.drawing import Bars, Lines
+from hyla.lab.sraven_figures import ambiguity_figure, thinking_figure
+from hyla.latents.measures.confidence import wilson_interval
 from hyla.nn import Transformer
 from hyla.results import thinking
 from hyla.results.thinking import thinking_curve
@@ -75,6 +80,53 @@ def test_the_command_shows_the_curve(capsys):
     assert shown.count("search on the code") == shown.count("asked again in other words") == 2
 
 
+def test_the_curve_is_written_and_drawn(tmp_path):
+    file, picture = tmp_path / "out" / "curve.json", tmp_path / "curve.pdf"
+    arguments = ["--variant", "paper", "--instances", "8", "--steps", "0", "1"]
+    written = ["--json", str(file), "--figure", str(picture)]
+    assert main(["sraven", "think", "sraven-softmax", *arguments, *written]) == 0
+    told = json.loads(file.read_text())
+    assert (told["model"], told["variant"], told["instances"]) == ("sraven-softmax", "paper", 8)
+    assert [(r["method"], r["steps"], r["passes"]) for r in told["rows"]] == [
+        ("search", 0, 1),
+        ("search", 1, 5),
+        ("again", 0, 1),
+        ("again", 1, 5),
+    ]
+    first = told["rows"][0]
+    assert first["of"] == 8
+    assert first["interval"] == pytest.approx(wilson_interval(first["right"], 8)[1:], abs=1e-6)
+    for row in told["rows"]:
+        assert row["right"] == first["right"] + row["gained"] - row["lost"]
+    assert picture.read_bytes().startswith(b"%PDF")
+
+    [[panel]] = thinking_figure([told, told | {"model": "another"}]).panels
+    assert isinstance(panel, Lines)
+    assert panel.x == ["1", "5"]
+    assert [(line.name, line.dashed) for line in panel.series] == [
+        ("sraven-softmax, search on the code", True),
+        ("sraven-softmax, asked again in other words", False),
+        ("another, search on the code", True),
+        ("another, asked again in other words", False),
+    ]
+    line = panel.series[0]
+    assert line.y[0] == first["right"] / 8
+    assert line.y[0] - line.reach[0][0] == pytest.approx(first["interval"][0])
+    assert line.y[0] + line.reach[1][0] == pytest.approx(first["interval"][1])
+
+
+def test_audits_are_drawn_by_criterion():
+    def audit(share: float) -> list[dict]:
+        train = {"split": "train", "ambiguous_by_definition_se": 0.1, "ambiguous_by_authors_se": 0}
+        train |= {"ambiguous_by_definition": share, "ambiguous_by_authors": share / 100}
+        return [{"split": "ood"}, train]
+
+    [[panel]] = ambiguity_figure({16: audit(0.08), 4: audit(0.6)}).panels
+    assert isinstance(panel, Bars)
+    assert panel.x == ["K = 4", "K = 16"]
+    assert [list(one.y) for one in panel.series] == [[0.6, 0.08], [0.006, 0.0008], [0.0642, 0.0005]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -84,6 +136,7 @@ def test_the_command_shows_the_curve(capsys):
         (["--variant", "paper", "--split", "odd"], "split='odd' is not one of"),
         (["--variant", "paper", "--instances", "0"], "instances must be at least 1"),
         (["--variant", "paper", "--learning-rate", "0"], "learning_rate must be more than 0"),
+        (["--variant", "paper", "--figure", "a.svg"], "a picture is called *.png or *.pdf"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(capsys, arguments: list[str], reason: str):

@@ -44,7 +44,8 @@ def test_any_change_changes_the_manifest(change):
 
 
 @pytest.mark.parametrize(
-    ("name", "trained", "held_out"), [("trained90", 297, 33), ("trained1", 4, 326)]
+    ("name", "trained", "held_out"),
+    [("trained90", 297, 33), ("trained25", 83, 247), ("trained1", 4, 326)],
 )
 def test_the_shares_are_those_of_their_names(name, trained, held_out):
     sides = variant_named(name).task.manifest(0).sides

@@ -107,7 +107,7 @@ def reproduce(
     if dry_run:
         screen.show(_populations(shares, seconds))
     title = f"{job.conditions}: estimates for one population after the other on {where.type}"
-    screen.show(_costs(title, job.costs(shares, seconds)))
+    screen.show(_costs(title, job.costs(shares, seconds, where)))
     screen.say(
         "The estimates are of training steps alone: evaluation, measuring and report come on top."
     )
@@ -165,7 +165,8 @@ def _costs(title: str, costs: Sequence[Cost]) -> Table:
         numeric=("models", "finished", "estimate"),
     )
     for cost in costs:
-        numbers = (str(cost.models), str(cost.finished), in_words(cost.seconds))
-        # What it may train, its measurement does.
-        shown.add_row(cost.name, *(numbers if cost.models else "---"), cost.title)
+        # Without models, what it may train its measurement does.
+        counts = (str(cost.models), str(cost.finished)) if cost.models else "--"
+        estimate = in_words(cost.seconds) if cost.models or cost.seconds else "-"
+        shown.add_row(cost.name, *counts, estimate, cost.title)
     return shown

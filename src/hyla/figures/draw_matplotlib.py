@@ -3,9 +3,11 @@
 import itertools
 import math
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hyla._errors import install_command
 from hyla.figures.drawing import (
     SIGNED_COLOURS,
     Bars,
@@ -32,27 +34,49 @@ _LETTER_INCHES = 0.6 * _TEXT_POINTS / 72
 _LINE_INCHES = 1.3 * _TEXT_POINTS / 72
 
 
+SUFFIXES = (".png", ".pdf")
+
+
 def write_figure(figure: Figure, path: Path) -> list[Path]:
     """Draw the figure to `path` with .png and .pdf appended; return what was written."""
+    files = [path.with_name(path.name + suffix) for suffix in SUFFIXES]
+    _write(figure, files)
+    return files
+
+
+def write_picture(figure: Figure, path: Path) -> None:
+    """Draw the figure to one file, which says by its suffix what it is to be."""
+    check_picture(path)
+    _write(figure, [path])
+
+
+def check_picture(path: Path) -> None:
+    """Raise a ValueError if it could not be drawn: to be found before there is what to draw."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"a picture is called *{' or *'.join(SUFFIXES)}, got {path}")
+    if find_spec("matplotlib") is None:
+        raise ValueError(f"a picture needs matplotlib: {install_command('figures')}")
+
+
+def _write(figure: Figure, files: Sequence[Path]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_name(path.name + suffix) for suffix in (".png", ".pdf")]
     with pyplot.rc_context({"font.size": _TEXT_POINTS}):
         canvas = _canvas_of(figure)
         # Laying out takes longer than drawing: once for both files.
         canvas.draw_without_rendering()
         canvas.set_layout_engine("none")
-        for file in written:
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
             # Without dates, so that the same results give the same file.
             stamp = {"CreationDate": None} if file.suffix == ".pdf" else {"Software": None}
             canvas.savefig(file, dpi=150, metadata=stamp, bbox_inches="tight")  # long labels, too
+            if file.suffix == ".png":
+                _reduce_colours(file)
     pyplot.close(canvas)
-    _reduce_colours(written[0])
-    return written
 
 
 def _reduce_colours(path: Path) -> None:

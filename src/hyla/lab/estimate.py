@@ -85,6 +85,9 @@ SPEEDS = {
         },
     ),
 }
+# Tokens a second of language models on the H200: the paper's decoder, 256 sequences of 512, bf16
+# (results/bench/language-cuda.json).
+LANGUAGE_SPEEDS = {"softmax": 1.556e6, "linear": 1.429e6, "hyla": 1.119e6}
 # Of float32, against tf32, on the H200: SRAVEN of twelve and fuzzy logic of three models.
 _FLOAT32 = {"fuzzy": 2.4, "sraven": 1.85}
 _LIKE_OTHERS = "sraven"  # what a task that was not timed is taken to be, up to its arithmetic
@@ -115,6 +118,11 @@ def seconds_for(
     if device == "cuda" and config.precision == "float32":
         work, latency = (part * _FLOAT32[timed] for part in (work, latency))
     return speed.start_up + steps * (latency + len(config.members) * work)
+
+
+def language_seconds(tokens: Mapping[str, int]) -> float:
+    """Return the estimated seconds of a GPU for language models: tokens by attention."""
+    return sum(number / LANGUAGE_SPEEDS[attention] for attention, number in tokens.items())
 
 
 def _arithmetic(config: TrainConfig, *, experts: int | None = None) -> float:

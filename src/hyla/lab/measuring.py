@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -12,6 +12,9 @@ from hyla.results.conditions import Conditions
 from hyla.results.runs import Row, read_run
 from hyla.results.subjects import Subject
 from hyla.results.tables import MEMBER, Cell
+
+MODEL = ("attention", "seed")
+"""Columns that name the trained model which rows are about, among those of one measurement."""
 
 
 class NotAvailableError(Exception):
@@ -29,6 +32,11 @@ class Measuring:
     device: torch.device
     deadline: float = math.inf
     """On the monotonic clock: what trains has to stop then, and raise `Interrupted`."""
+    stored: Mapping[tuple[str, int], str | None] = field(default_factory=dict)
+    """The run of each model, as `MODEL` names them, that the table has rows of; None where those
+    do not say it."""
+    again: bool = True
+    """Whether to measure on those once more, where they are here."""
     say: Callable[[str], None] = print
     """How to tell whoever waits what was left out."""
 
@@ -41,17 +49,33 @@ class Measuring:
         """Return the number for the scale."""
         return {"smoke": smoke, "laptop": laptop, "paper": paper}[self.conditions.scale]
 
-    def here(self, cell: Cell) -> list[Row]:
-        """Return the cell's picked models whose runs are under `root`, best first.
+    def wanted(self, cell: Cell) -> list[Row]:
+        """Return the cell's picked models to measure on, of those whose runs are under `root`.
 
         What was trained elsewhere may have left its scores alone.
         """
-        ranked = sorted(cell.picked, key=cell.validated, reverse=True)
-        return [row for row in ranked if (self.root / row["run"]).exists()]
+        return [
+            row
+            for row in cell.picked
+            if self._here(row) and (self.again or not self._is_stored(cell, row))
+        ]
+
+    def best(self, cell: Cell) -> Row | None:
+        """Return the model that is best on validation, of those measured here or before."""
+        known = [row for row in cell.picked if self._here(row) or self._is_stored(cell, row)]
+        return max(known, key=cell.validated, default=None)
+
+    def _here(self, row: Row) -> bool:
+        return (self.root / row["run"]).exists()
+
+    def _is_stored(self, cell: Cell, row: Row) -> bool:
+        """Whether the table has rows of it; another of its seed may have been picked since."""
+        model = str(cell.config.model.attention), row["seed"]
+        return model in self.stored and self.stored[model] in (None, row["run"])
 
     def subjects(self, cell: Cell) -> Iterator[Subject]:
-        """Yield the models that are here, best first."""
-        for row in self.here(cell):
+        """Yield the models that are `wanted`."""
+        for row in self.wanted(cell):
             path = self.root / row["run"]
             wanted = {name: row[name] for name in MEMBER}
             member = read_run(path).members.index(wanted)
@@ -66,5 +90,9 @@ class Measurement:
     measure: Callable[[Measuring], list[Row]]
     announce: Callable[[Conditions, Path], str] | None = None
     """Say, of the folder of the runs, what it takes that no estimate of populations has."""
+    gpu_seconds: Callable[[Conditions, Path | None], float] | None = None
+    """Estimate what it still trains itself on a GPU, given the folder of the runs if there is
+    one."""
     key: Sequence[str] = ()
-    """Columns that tell rows apart: earlier rows of other keys then stay. Without, none does."""
+    """Columns that say what rows are about. Those about the same are replaced together, and
+    earlier ones about something else stay; without a key, none does."""

@@ -25,6 +25,8 @@ ROOMS = {
         "unambiguous",
         "codeswap",
         "recall",
+        "cross",
+        "fewtrained",
     ),
 }
 """The experiments of hyla itself, by the folder that their modules are in."""

@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows, replacing the file at once; columns in the order of their first use."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+    """Write the rows, replacing the file at once."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text.getvalue().encode())
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of rows that need not have the same, in the order of their first use."""
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def read_csv(path: Path) -> list[Row]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hyla._errors import install_command
+from hyla.results.csv_table import columns_of, write_csv
 from hyla.results.runs import Row
 
 
@@ -12,17 +12,19 @@ def write_table(rows: Sequence[Row], path: Path) -> list[Path]:
 
     Without pyarrow, which Parquet needs, there is the CSV alone.
     """
-    try:
-        import pandas
-    except ImportError as error:
-        raise ValueError(f"tables need pandas: {install_command('tables')}") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table = pandas.DataFrame.from_records(list(rows))
     # Not with_suffix: of `a-0.5`, it would take .5 for a suffix and replace it.
     csv, parquet = (path.with_name(path.name + suffix) for suffix in (".csv", ".parquet"))
-    table.to_csv(csv, index=False)
+    write_csv(rows, csv)
     try:
-        table.to_parquet(parquet, index=False)
+        _write_parquet(rows, parquet)
     except ImportError:
         return [csv]
     return [parquet, csv]
+
+
+def _write_parquet(rows: Sequence[Row], path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns_of(rows)})
+    parquet.write_table(table, path)

@@ -83,11 +83,14 @@ class Tables:
             self._merge(f"curves-{task}", rows, key=("method", *MEMBER, "step"))
 
     def add_measured(self, name: str, rows: Sequence[Row], *, key: Sequence[str] = ()) -> None:
-        """Keep what an experiment measured: in place of all before, or of rows of the same key."""
-        if key:
-            self._merge(name, rows, key=key)
-        else:
-            self._write(rows, self.folder / f"{name}.csv")
+        """Keep what was measured in place of all before, or of what has the same `key`.
+
+        Many rows may have one, as those about a model: they are replaced together.
+        """
+        path = self.folder / f"{name}.csv"
+        about = {tuple(row[k] for k in key) for row in rows}
+        kept = [r for r in self._rows(path) if tuple(r[k] for k in key) not in about] if key else []
+        self._write([*kept, *rows], path)
 
     def _merge(self, name: str, rows: Sequence[Row], key: Sequence[str]) -> None:
         path = self.folder / f"{name}.csv"

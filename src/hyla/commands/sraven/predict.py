@@ -10,6 +10,7 @@ from torch import Tensor
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
 from hyla.commands.shared.output import console
 from hyla.commands.sraven.answerer import load_answerer, refuse_member
+from hyla.commands.sraven.whose import whose_answers
 from hyla.tasks.sraven.variants import Variant, variant_named
 from hyla.training.devices import resolve_device
 
@@ -24,6 +25,8 @@ def predict(
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
     """Answer the evaluation instances of a variant, and write the answers as Parquet.
+
+    The file also says whose they are and how that was trained, for `hyla sraven submit`.
 
     Examples:
 
@@ -52,7 +55,7 @@ def predict(
         answer = _answerer(who, asked, member, device)
     answers = answer(asked)
     with write_errors(out):
-        write_predictions(out, answers)
+        write_predictions(out, answers, whose_answers(who, member, asked))
     console().print(f"{len(answers):,} answers in {out}", soft_wrap=True, highlight=False)
 
 

@@ -8,17 +8,17 @@ from cyclopts import Parameter
 
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
 from hyla.commands.shared.output import console, table
+from hyla.commands.sraven.whose import answered_variant
 from hyla.results.leaderboard import Entry, Score, score, write_entry
 from hyla.results.leaderboard.entries import FOLDER
-from hyla.tasks.sraven.variants import variant_named
 
 
 def submit(
     predictions: Path,
     /,
     *,
-    variant: str,
-    model: str,
+    variant: str | None = None,
+    model: str | None = None,
     seed: int | None = None,
     trained_on: int | None = None,
     seconds: float | None = None,
@@ -32,10 +32,12 @@ def submit(
 
     PREDICTIONS is a Parquet file with a row for each instance: `index`, its number, and
     `prediction`, a list of the integers of the missing panel. `hyla sraven export OUT --variant
-    NAME` writes the instances.
+    NAME` writes the instances. A file that `hyla sraven predict` wrote says itself which variant
+    it answers, and for whom; what is given here goes before that.
 
     Examples:
 
+    - `hyla sraven submit answers.parquet`
     - `hyla sraven submit answers.parquet --variant paper --model "my model" --seed 0`
     - `hyla sraven submit answers.parquet --variant paper --model "my model" --dry-run`
 
@@ -44,9 +46,9 @@ def submit(
     predictions
         The file of answers.
     variant
-        Name of the variant (`hyla sraven variants`).
+        Name of the variant (`hyla sraven variants`), if the file does not say it.
     model
-        What the leaderboard calls it; the seeds of one model share its name.
+        What the leaderboard calls it, if not what the file does; its seeds share the name.
     seed
         Seed of its training.
     trained_on
@@ -65,29 +67,33 @@ def submit(
         Score, and write nothing.
     """
     try:
-        from hyla.results.leaderboard.predictions import read_predictions
+        from hyla.results.leaderboard.predictions import read_about, read_predictions
     except ImportError as error:
         raise UsageError(str(error)) from error
     with usage_errors():
         for name, value in (("seed", seed), ("trained-on", trained_on), ("seconds", seconds)):
             if value is not None and value < 0:
                 raise ValueError(f"--{name} is not negative, got {value}")
-        chosen = variant_named(variant)
+        told = read_about(predictions)
+        chosen = answered_variant(variant, told)
         answers = read_predictions(predictions, chosen)
+        model = model or told.get("model")
+        if model is None:
+            raise ValueError("say whose answers these are by --model: the file does not")
         entry = Entry(
-            variant=variant,
+            variant=chosen.name,
             hash=chosen.published["hash"],
             model=model,
             score=score(chosen, answers),
-            seed=seed,
-            trained_on=trained_on,
-            seconds=seconds,
-            device=device,
+            seed=told.get("seed") if seed is None else seed,
+            trained_on=told.get("trained_on") if trained_on is None else trained_on,
+            seconds=told.get("seconds") if seconds is None else seconds,
+            device=device or told.get("device", ""),
             link=link,
-            note=note,
+            note=note or told.get("note", ""),
             predictions_sha256=hashlib.sha256(predictions.read_bytes()).hexdigest(),
         )
-        _show(entry.model, variant, entry.score)
+        _show(entry.model, entry.variant, entry.score)
         if dry_run:
             return
         with write_errors(entries):

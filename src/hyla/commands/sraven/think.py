@@ -1,19 +1,24 @@
 """`hyla sraven think`: whether thinking longer helps."""
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.shared.exits import usage_errors
+from hyla._files import write_atomically
+from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.output import console, table
 from hyla.commands.sraven.answerer import load_answerer
+from hyla.figures.draw_matplotlib import check_picture, write_picture
+from hyla.lab.sraven_figures import WAYS, thinking_figure
 from hyla.latents.search import LEARNING_RATE
 from hyla.results.leaderboard.answers import check_trained_for
-from hyla.results.thinking import check_thinking, thinking_curve
+from hyla.results.origins import measured_with
+from hyla.results.thinking import Thought, check_thinking, thinking_curve
 from hyla.tasks.sraven.variants import SPLIT, variant_named
 from hyla.training.devices import resolve_device
-
-_WAYS = {"search": "search on the code", "again": "asked again in other words"}
 
 
 def think(
@@ -28,6 +33,8 @@ def think(
     per_pair: Annotated[bool, Parameter(negative=())] = False,
     member: int = 0,
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    as_json: Annotated[Path | None, Parameter(name="--json")] = None,
+    figure: Path | None = None,
 ) -> None:
     """Let a model think longer: search on its code, or ask it again in other words.
 
@@ -61,10 +68,21 @@ def think(
         Which model of the run.
     device
         auto takes the GPU if there is one.
+    as_json
+        File for the curve as JSON.
+    figure
+        File for its picture, .png or .pdf.
     """
     with usage_errors():
+        if figure is not None:
+            check_picture(figure)
+        for file in filter(None, (as_json, figure)):  # now, not after minutes
+            with write_errors(file):
+                file.parent.mkdir(parents=True, exist_ok=True)
         asked = variant_named(variant)
-        model, config, seed = load_answerer(who, member, resolve_device(device))
+        where = resolve_device(device)
+        origin = measured_with(where)  # of the source as it is now, which may change meanwhile
+        model, config, seed = load_answerer(who, member, where)
         check_trained_for(asked, config, seed=seed)
         how: dict[str, Any] = {
             "split": split,
@@ -86,5 +104,41 @@ def think(
             share, loss = (float(x.float().mean()) for x in (thought.explained, thought.row_losses))
             rows = (f"{100 * share:.1f}", f"{loss:.3f}")
         cells = (*numbers, *thought.changed(curve[0]), *rows)
-        shown.add_row(_WAYS[thought.way], *map(str, cells))
+        shown.add_row(WAYS[thought.way], *map(str, cells))
     console().print(shown)
+    measured = {
+        "model": who,
+        "variant": variant,
+        "split": split,
+        "instances": instances,
+        "learning_rate": learning_rate,
+        "per_pair": per_pair,
+        **origin,
+        "rows": _rows(curve),
+    }
+    if as_json is not None:
+        with write_errors(as_json):
+            write_atomically(as_json, f"{json.dumps(measured, indent=1)}\n".encode())
+    if figure is not None:
+        with write_errors(figure):
+            write_picture(thinking_figure([measured]), figure)
+
+
+def _rows(curve: Sequence[Thought]) -> list[dict[str, Any]]:
+    rows = []
+    for thought in curve:
+        gained, lost = thought.changed(curve[0])
+        _, *interval = (round(number, 6) for number in thought.accuracy)
+        rows.append(
+            {
+                "method": thought.way,
+                "steps": thought.steps,
+                "passes": thought.passes,
+                "right": int(thought.right.sum()),
+                "of": len(thought.right),
+                "interval": interval,
+                "gained": gained,
+                "lost": lost,
+            }
+        )
+    return rows

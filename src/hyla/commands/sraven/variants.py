@@ -1,13 +1,17 @@
 """`hyla sraven variants`: the names under which models are compared."""
 
+import dataclasses
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from hyla.commands.shared.exits import FAILURE, usage_errors
 from hyla.commands.shared.output import console, table
-from hyla.tasks.sraven.variants import VARIANTS, variant_named
+from hyla.tasks.sraven.variants import SEED, VARIANTS, Variant, variant_named
+
+_FEW = 20
+"""So many combinations can be listed."""
 
 
 def variants(
@@ -49,7 +53,25 @@ def variants(
     screen.print(shown)
     if name is not None:
         screen.print(f"\n{chosen[0].note}\n" if chosen[0].note else "")
-        print(json.dumps(chosen[0].manifest(), indent=1))
+        print(json.dumps(_everything(chosen[0]), indent=1))
     for each in changed:
         screen.print(f"{each} is not what was published under this name", highlight=False)
     return FAILURE if changed else 0
+
+
+def _everything(variant: Variant) -> dict[str, Any]:
+    """Return all that the name fixes: the manifest, and what is at a default, which it leaves out.
+
+    The hash is over the manifest as it is: defaults must not come into it.
+    """
+    manifest = variant.manifest()
+    settings = dataclasses.asdict(variant.config)
+    trained = variant.task.manifest(SEED).sides["train"]
+    if len(trained) <= _FEW:
+        rules = variant.config.rules
+        manifest["trained_combinations"] = [", ".join(rules[i] for i in each) for each in trained]
+    return manifest | {
+        "settings": settings,
+        "permutation": "each column shows its features in an order of its own, drawn anew for "
+        "every instance",
+    }

@@ -6,6 +6,7 @@ first alone, a name would attend without any mask: causality vanishes silently. 
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from hyla._errors import install_command
@@ -51,6 +52,15 @@ def register_attention(name: str, function: AttentionFunction) -> None:
     registered.add(name)
 
 
+def register_on_request(register: Callable[[str], None]) -> None:
+    """Have `register` called with every name that a model is given, before it is looked up."""
+    if register not in _on_request:
+        _on_request.append(register)
+
+
+_on_request: list[Callable[[str], None]] = []
+
+
 def _follow_names() -> None:
     """See every name that a model is given.
 
@@ -60,8 +70,13 @@ def _follow_names() -> None:
     check = PreTrainedModel.get_correct_attn_implementation
 
     @functools.wraps(check)
-    def checked(self: PreTrainedModel, *args: Any, **kwargs: Any) -> str:
-        name, model = check(self, *args, **kwargs), self
+    def checked(
+        self: PreTrainedModel, requested_attention: str | None, *args: Any, **kwargs: Any
+    ) -> str:
+        if requested_attention is not None:
+            for register in _on_request:
+                register(requested_attention)
+        name, model = check(self, requested_attention, *args, **kwargs), self
         refuse_servers(model.config, name)
         if name in registered:
             if not may_use_interface(model):

@@ -15,7 +15,7 @@ from hyla.integrations.transformers.arguments import (
     refuse_unsupported,
     repeat_heads,
 )
-from hyla.integrations.transformers.interface import register_attention
+from hyla.integrations.transformers.interface import register_attention, register_on_request
 from hyla.integrations.transformers.proof import AttentionFunction
 
 registered_specs: dict[str, AttentionSpec] = {}
@@ -26,8 +26,9 @@ def register(specs: Mapping[str, AttentionSpec] | None = None) -> None:
     """Make members of the attention family available as `attn_implementation`.
 
     Without `specs` all presets that need no parameters of their own: "hyla", "linear", "softmax"
-    and so on (`hyla.PRESETS`, without "hyla_deep"), and `hyla.RECOMMENDED`. Calling it again does
-    no harm.
+    and so on (`hyla.PRESETS`, without "hyla_deep"), and `hyla.RECOMMENDED`. Names that say what
+    differs from a preset ("hyla.rms4", "hyla.silu") need not be registered: they are when a model
+    is given one. Calling it again does no harm.
 
     >>> from transformers import AutoModelForCausalLM, LlamaConfig  # doctest: +SKIP
     >>> register()  # doctest: +SKIP
@@ -41,6 +42,13 @@ def register(specs: Mapping[str, AttentionSpec] | None = None) -> None:
     for name, spec in specs.items():
         register_attention(name, attention_function(name, spec))
         registered_specs[name] = spec
+    register_on_request(_register_named)
+
+
+def _register_named(name: str) -> None:
+    """Register what a name says that begins with a preset's; a ValueError if it says nothing."""
+    if name not in registered_specs and name.partition(".")[0] in PRESETS:
+        register({name: resolve_spec(name)})
 
 
 def attention_function(name: str, spec: AttentionSpec) -> AttentionFunction:

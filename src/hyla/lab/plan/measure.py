@@ -3,14 +3,12 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hyla.lab.experiment import Experiment
-from hyla.lab.measuring import Measuring, NotAvailableError
+from hyla.lab.measuring import MODEL, Measuring
 from hyla.lab.methods import results_of
 from hyla.results.ceilings import ceiling_rows
 from hyla.results.origins import measured_with
-from hyla.results.runs import Row
 from hyla.results.tables import Tables
 from hyla.training.devices import resolve_device
 from hyla.training.identity import task_key
@@ -37,53 +35,38 @@ def collect_ceilings(experiments: Sequence[Experiment], tables: Tables, device: 
 
 
 def measure(
-    experiment: Experiment, tables: Tables, *, root: Path, device: str, deadline: float = math.inf
-) -> int:
+    experiment: Experiment,
+    tables: Tables,
+    *,
+    root: Path,
+    device: str,
+    again: bool = True,
+    deadline: float = math.inf,
+) -> int | None:
     """Measure what the experiment asks for beside scores; return the number of rows.
 
-    Raises:
-        NotAvailableError: the table holds models that are not here. It is left as it is, and
-            nothing is measured in vain.
+    Without `again`, what the table has is not measured once more: None if nothing else is here.
     """
     if experiment.measurement is None:
-        return 0
+        return None
+    measurement, cells = experiment.measurement, results_of(experiment, tables).cells
+    stored = tables.measured(measurement.name)
+    of_models = measurement.key == MODEL
     measuring = Measuring(
         conditions=tables.conditions,
-        cells=results_of(experiment, tables).cells,
+        cells=cells,
         root=root,
         device=resolve_device(device),
         deadline=deadline,
+        stored={(row["attention"], row["seed"]): row.get("run") for row in stored if of_models},
+        again=again,
     )
-    name, key = experiment.measurement.name, experiment.measurement.key
-    stored = [] if key else tables.measured(name)  # what could be lost
-    if measuring.cells:  # else it is about no models, or about those that it trains, as Figure 6
-        _check_none_lost(stored, _models_here(measuring), root)
-    rows = experiment.measurement.measure(measuring)
+    more = of_models and any(measuring.wanted(cell) for cell in cells)
+    if stored and not again and not more:
+        return None
+    rows = measurement.measure(measuring)
     if rows:
-        _check_none_lost(stored, rows, root)
         whence = measured_with(resolve_device(device))
-        tables.add_measured(name, [{**whence, **row} for row in rows], key=key)
+        whole = [{**whence, **row} for row in rows]
+        tables.add_measured(measurement.name, whole, key=measurement.key)
     return len(rows)
-
-
-def _models_here(measuring: Measuring) -> list[Row]:
-    return [
-        {"attention": str(cell.config.model.attention), "seed": row["seed"]}
-        for cell in measuring.cells
-        for row in measuring.here(cell)
-    ]
-
-
-def _check_none_lost(stored: Sequence[Row], rows: Sequence[Row], root: Path) -> None:
-    missing = _measured_models(stored) - _measured_models(rows)
-    if missing:
-        raise NotAvailableError(
-            f"of the models that the table holds, {len(missing)} are not under {root}: it stays. "
-            "Copy their runs there and --remeasure, or move the table away"
-        )
-
-
-def _measured_models(rows: Sequence[Row]) -> set[tuple[Any, ...]]:
-    """Return what tells the models apart that rows are about: none, if rows are about no models."""
-    models = {tuple(row.get(name) for name in ("attention", "seed", "run")) for row in rows}
-    return models - {(None, None, None)}

@@ -41,7 +41,8 @@ class Cost(NamedTuple):
     """None of them where a measurement trains what it needs, or nothing is trained."""
     finished: int
     seconds: float
-    """Estimated, for the steps that are left, one population after the other."""
+    """Estimated, for the steps that are left, one population after the other, and on a GPU for
+    what a measurement trains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,17 +145,24 @@ class Reproduction(LabLaunch, Job, Extent):
         name = environment(device)["device"]
         return [row for row in self.tables.models() if row["device"] == name]
 
-    def costs(self, shares: Sequence[Share], seconds: Sequence[float]) -> list[Cost]:
+    def costs(
+        self, shares: Sequence[Share], seconds: Sequence[float], device: torch.device
+    ) -> list[Cost]:
         """Return what each experiment has and needs, and all of them together."""
         timed = list(zip(shares, seconds, strict=True))
+        beside = {
+            e.name: e.measurement.gpu_seconds(self.conditions, self.root)
+            for e in self.experiments
+            if device.type == "cuda" and e.measurement and e.measurement.gpu_seconds
+        }
 
-        def cost(name: str, own: Sequence[tuple[Share, float]], title: str) -> Cost:
+        def cost(name: str, own: Sequence[tuple[Share, float]], title: str, more: float) -> Cost:
             return Cost(
                 name=name,
                 title=title,
                 models=sum(len(share.config.members) for share, _ in own),
                 finished=sum(len(share.config.members) for share, _ in own if share.finished),
-                seconds=sum(time for _, time in own),
+                seconds=sum(time for _, time in own) + more,
             )
 
         costs = []
@@ -162,8 +170,9 @@ class Reproduction(LabLaunch, Job, Extent):
             methods = methods_of(experiment, self.conditions, self.effort)
             keys = {method_key(method.config) for method in methods}
             own = [(share, time) for share, time in timed if method_key(share.config) in keys]
-            costs.append(cost(experiment.name, own, experiment.title))
-        return [*costs, cost("together", timed, "")]
+            more = beside.get(experiment.name, 0.0)
+            costs.append(cost(experiment.name, own, experiment.title, more))
+        return [*costs, cost("together", timed, "", sum(beside.values()))]
 
     def announcements(self) -> list[str]:
         """Return what it takes that no estimate of populations has."""
@@ -210,15 +219,16 @@ class Reproduction(LabLaunch, Job, Extent):
         collect_ceilings(self.experiments, self.tables, self.device)
         try:
             for name, experiment in self._measurements().items():
-                if trained or self.remeasure or not self.tables.measured(name):
-                    with _noting_failures(name, outcome.unmeasured, watch.say):
-                        count = measure(
-                            experiment,
-                            self.tables,
-                            root=self.root,
-                            device=self.device,
-                            deadline=deadline,
-                        )
+                with _noting_failures(name, outcome.unmeasured, watch.say):
+                    count = measure(
+                        experiment,
+                        self.tables,
+                        root=self.root,
+                        device=self.device,
+                        again=trained or self.remeasure,
+                        deadline=deadline,
+                    )
+                    if count is not None:
                         watch.say(f"{name}: {count} rows measured")
         except Interrupted as stop:
             outcome.stopped = stop

@@ -27,6 +27,9 @@ class Costs:
 
     def minutes(self, experiment: Experiment) -> float | None:
         """Return those of its models at paper scale; None where no estimate is known."""
+        beside = experiment.measurement and experiment.measurement.gpu_seconds
+        if beside is not None:
+            return beside(_AS_PRINTED[0], None) / 60
         by_conditions = [methods_of(experiment, each, _EFFORT) for each in _AS_PRINTED]
         seconds = 0.0
         for same in zip(*by_conditions, strict=True):

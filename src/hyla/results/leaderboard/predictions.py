@@ -6,8 +6,10 @@ Rows come in any order; further columns do not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,15 +27,26 @@ except ImportError as error:
     raise ImportError(f"Parquet needs pyarrow: {install_command('tables')}") from error
 
 _COLUMNS = ("index", "prediction")
+_ABOUT = b"hyla"  # the key in the file's metadata
 
 
-def write_predictions(path: Path, predictions: Int64[Tensor, "n m"]) -> None:
-    """Write answers to all instances, in their order."""
+def write_predictions(
+    path: Path, predictions: Int64[Tensor, "n m"], about: Mapping[str, Any] | None = None
+) -> None:
+    """Write answers to all instances, in their order, and what is known `about` who gave them."""
     flat = pa.array(predictions.to(torch.int32).flatten().cpu().numpy())
     lists = pa.FixedSizeListArray.from_arrays(flat, predictions.shape[1])
     table = pa.table([pa.array(np.arange(len(predictions))), lists], names=_COLUMNS)
+    if about is not None:
+        table = table.replace_schema_metadata({_ABOUT: json.dumps(about)})
     path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(table, path)
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """Read what a file says about who gave its answers: nothing, if `predict` did not write it."""
+    metadata = _read(path, parquet.read_schema).metadata or {}
+    return json.loads(metadata.get(_ABOUT, b"{}"))
 
 
 def read_predictions(path: Path, variant: Variant) -> Int64[Tensor, "n m"]:
@@ -55,15 +68,19 @@ def read_predictions(path: Path, variant: Variant) -> Int64[Tensor, "n m"]:
     return torch.from_numpy(values[order])
 
 
-def _read_columns(path: Path) -> pa.Table:
+def _read(path: Path, how: Callable[[Path], Any]) -> Any:
     if path.is_dir():  # pyarrow would read all that is in it
         raise ValueError(f"{path} is a folder: answers are one Parquet file")
     try:
-        table = parquet.read_table(path)
+        return how(path)
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path} is not a Parquet file: {error}") from error
+
+
+def _read_columns(path: Path) -> pa.Table:
+    table = _read(path, parquet.read_table)
     for name in _COLUMNS:
         if table.column_names.count(name) != 1:
             raise ValueError(

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from hyla.attention import RECOMMENDED
 from hyla.figures.drawing import Figure, Table
 from hyla.lab.claims import CANNOT_BE_TOLD, Claim, Size, percent
 from hyla.lab.effects import effect
@@ -174,7 +175,7 @@ EXPERIMENT = Experiment(
     title="Beyond the paper: swapping codes between rules",
     shows="The paper shows that codes predict the operation. Here they are exchanged: if the code "
     "specifies the operation, a network given another rule's code follows that rule.",
-    sweeps=method_sweeps("sraven"),
+    sweeps=method_sweeps("sraven", RECOMMENDED),
     measurement=on("sraven", swapping),
     figure=_figure,
     table=_table,

@@ -13,6 +13,7 @@ import numpy as np
 from hyla.figures.drawing import PALETTE, Figure, Lines, Series, Table
 from hyla.lab.claims import NOTICEABLE, PLAIN, Claim, Size
 from hyla.lab.effects import Effect, difference, effect
+from hyla.lab.estimate import in_words, language_seconds
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.grids import METHODS
@@ -39,8 +40,7 @@ def _measure(measuring: Measuring) -> list[Row]:
     if corpus is not None:
         for method in METHODS:
             tree = load_language_preset(measuring.conditions.scale)
-            steps = max(1, tree["steps"] // measuring.conditions.shorten)
-            changes = {"model": {"attention": method}, "steps": steps}
+            changes = {"model": {"attention": method}, "steps": _steps(measuring.conditions)}
             config = language_config_from_tree(merge(tree, changes), corpus)
             train_language(
                 config,
@@ -68,12 +68,33 @@ def _measure(measuring: Measuring) -> list[Row]:
     return rows
 
 
+def _steps(conditions: Conditions) -> int:
+    return max(1, load_language_preset(conditions.scale)["steps"] // conditions.shorten)
+
+
+def _gpu_seconds(conditions: Conditions, root: Path | None) -> float:
+    """Estimate the training of those of the three methods that are not finished."""
+    tree, steps = load_language_preset(conditions.scale), _steps(conditions)
+    finished = {
+        run.config["model"]["attention"]
+        for run in ([] if root is None else read_runs(root))
+        if run.config.get("task_name") == "language"
+        and (run.summary is not None and run.config["steps"] == steps)
+        and not _departures(run, conditions.scale)
+    }
+    tokens = steps * tree["batch_size"] * tree["model"]["sequence_length"]
+    return language_seconds({method: tokens for method in METHODS if method not in finished})
+
+
 def _announce(conditions: Conditions, root: Path) -> str:
     """Say that it trains language models, and on which corpus, or how to get one."""
     if conditions.scale == "smoke":
-        return "trains three language models of smoke scale, without an estimate"
+        return "trains three language models of smoke scale"
     if _corpus_folder(root).exists():
-        return f"trains three language models on {_corpus_folder(root)}, without an estimate"
+        return (
+            f"trains three language models on {_corpus_folder(root)}: about "
+            f"{in_words(_gpu_seconds(conditions, root))} of an H200 that are left"
+        )
     return (
         f"needs a corpus in {_corpus_folder(root)}, or language models under {root}: "
         f"{_ways_to_get_some(conditions.scale, root)}"
@@ -293,7 +314,11 @@ EXPERIMENT = Experiment(
     shows="Validation loss over the course of training: HYLA improves over linear attention and "
     "comes close to softmax attention.",
     measurement=Measurement(
-        name="fig6", measure=_measure, announce=_announce, key=("run", "member", "step")
+        name="fig6",
+        measure=_measure,
+        announce=_announce,
+        gpu_seconds=_gpu_seconds,
+        key=("run", "member", "step"),
     ),
     figure=_figure,
     table=_table,

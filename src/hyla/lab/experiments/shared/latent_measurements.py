@@ -6,12 +6,14 @@ of `Study.pairs`). Everything here is a thin layer over `hyla.latents`.
 
 import functools
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hyla._errors import install_command
 from hyla.lab.grids import METHODS, sweep
-from hyla.lab.measuring import Measurement, Measuring
+from hyla.lab.measuring import MODEL, Measurement, Measuring, NotAvailableError
 from hyla.latents.analysis import Analysis
 from hyla.latents.measures.geometry import (
     cosine_similarities,
@@ -34,9 +36,9 @@ SWAPPED_CODES = ("donor, same operands", "donor")
 values, and of any instance with the other rule."""
 
 
-def method_sweeps(task: str) -> Callable[[str], list[dict[str, Any]]]:
-    """Return the sweeps of the three methods at the task's own preset."""
-    return lambda scale: [sweep(task, scale, grid={"model.attention": METHODS})]
+def method_sweeps(task: str, *others: str) -> Callable[[str], list[dict[str, Any]]]:
+    """Return the sweeps of the three methods, and of others, at the task's own preset."""
+    return lambda scale: [sweep(task, scale, grid={"model.attention": (*METHODS, *others)})]
 
 
 class Look(NamedTuple):
@@ -53,13 +55,24 @@ class Look(NamedTuple):
 
 
 def _measured(measure: Callable[[Look], list[Row]], measuring: Measuring) -> list[Row]:
+    if find_spec("pandas") is None:  # now, not after minutes
+        raise NotAvailableError(
+            f"it needs pandas: {install_command('latents')}, or measure where that is, with the "
+            f"runs of {measuring.root}"
+        )
     rows = []
     for cell in measuring.cells:
-        for i, subject in enumerate(measuring.subjects(cell)):
-            model = {name: subject.columns[name] for name in ("attention", "seed")}
+        best = measuring.best(cell)
+        for subject in measuring.subjects(cell):
+            model = {name: subject.columns[name] for name in (*MODEL, "run")}
             measuring.say(f"{measure.__name__}: {model['attention']}, seed {model['seed']}")
-            found = measure(Look(measuring, subject, best=i == 0))
-            rows += [{**model, **row} for row in found]
+            shown = best is not None and best["seed"] == subject.seed
+            rows += [{**model, **row} for row in measure(Look(measuring, subject, best=shown))]
+    if not rows:
+        raise NotAvailableError(
+            f"none of its models is under {measuring.root}: copy their run directories there, or "
+            "train them"
+        )
     return rows
 
 
@@ -159,5 +172,7 @@ def swapping(look: Look) -> list[Row]:
 def on(task: str, measure: Callable[[Look], list[Row]]) -> Measurement:
     """Return the measurement of a task's models; its table is named after both."""
     return Measurement(
-        name=f"{measure.__name__}-{task}", measure=functools.partial(_measured, measure)
+        name=f"{measure.__name__}-{task}",
+        measure=functools.partial(_measured, measure),
+        key=MODEL,
     )

@@ -34,9 +34,25 @@ def last_layer(rows: Sequence[Row]) -> int:
 
 
 def methods_in(rows: Sequence[Row]) -> list[str]:
-    """Return the methods of the rows, in the usual order."""
+    """Return the methods of the rows: the paper's three in the usual order, then others."""
     found = {row["attention"] for row in rows}
-    return [method for method in METHODS if method in found]
+    return [*(method for method in METHODS if method in found), *sorted(found - {*METHODS})]
+
+
+def of_the_best(results: Results, rows: Sequence[Row]) -> list[Row]:
+    """Return those of the model of each method that is best on validation.
+
+    Codes are shown of one. A table has those of two where a better one joined it later.
+    """
+    shown = []
+    for method in methods_in(rows):
+        own = chosen(rows, attention=method)
+        cell = results.find(model__attention=method)
+        ranked = sorted(cell.picked, key=cell.validated, reverse=True) if cell else own
+        seeds = {row["seed"] for row in own}
+        best = next((row["seed"] for row in ranked if row["seed"] in seeds), own[0]["seed"])
+        shown += chosen(own, seed=best)
+    return shown
 
 
 def seeds_in(rows: Sequence[Row]) -> str:
@@ -55,7 +71,7 @@ def figure_of_codes(
     results: Results, colours: dict[str, str], *, all_layers: bool, note: str = ""
 ) -> Figure | None:
     """Return rows of panels for each colour (label → what it is called): methods, then layers."""
-    embedded = rows_of(results, what="embedding")
+    embedded = of_the_best(results, rows_of(results, what="embedding"))
     if not embedded:
         return None
     methods = methods_in(embedded)

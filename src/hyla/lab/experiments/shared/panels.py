@@ -84,6 +84,13 @@ def score_of(cell: Cell | None, metric: str) -> Estimate | None:
     return None if cell is None else cell.score(metric.replace("*", cell.headline))
 
 
+def each_seed(cell: Cell, metric: str = "ood/*") -> str:
+    """List the scores behind a mean, in percent: some runs sit on a plateau that others left."""
+    name = metric.replace("*", cell.headline)
+    rows = sorted((r for r in cell.picked if r.get(name) is not None), key=lambda r: r["seed"])
+    return ", ".join(f"{100 * row[name]:.1f}" for row in rows)
+
+
 def bars(
     cells: Sequence[tuple[str, Cell]],
     metrics: Sequence[tuple[str, str]],

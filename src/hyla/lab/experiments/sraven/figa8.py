@@ -4,14 +4,16 @@ from hyla.figures.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.code_panels import code_map, matrix
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.experiments.shared.latent_panels import rows_of, seeds_in
+from hyla.lab.experiments.shared.latent_panels import of_the_best, rows_of, seeds_in
 from hyla.lab.experiments.sraven.fig5e import final_similarities
 from hyla.results.tables import Results
 
 
 def _figure(results: Results) -> Figure | None:
-    samples = rows_of(results, what="sample", attention="softmax")
-    means = rows_of(results, what="mean", attention="softmax")
+    samples, means = (
+        of_the_best(results, rows_of(results, what=what, attention="softmax"))
+        for what in ("sample", "mean")
+    )
     if not samples:
         return None
     shown = samples[0]["seed"]

@@ -1,0 +1,38 @@
+"""The pictures of SRAVEN are drawn from what was measured, which the pages quote."""
+
+import json
+import sys
+
+import pytest
+from markdown_blocks import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+import pictures  # pyright: ignore[reportMissingImports]
+
+
+def test_both_pictures_are_drawn_and_shown(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    shown = {path.name for path in pictures.IMAGES.glob("sraven-*.png")}
+    monkeypatch.setattr(pictures, "IMAGES", tmp_path)
+    monkeypatch.setattr(pictures, "ROOT", tmp_path)
+    pictures.main()
+    assert {path.name for path in tmp_path.iterdir()} == shown
+    findings = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    assert all(f"](images/{name})" in findings for name in shown)
+
+
+@pytest.mark.parametrize("model", ["hyla", "softmax"])
+def test_the_table_of_the_page_is_the_measured_curve(model: str):
+    page = (ROOT / "docs" / "sraven.md").read_text(encoding="utf-8").replace("**", "")
+    measured = json.loads((pictures.MEASURED / f"think-{model}.json").read_text())
+    column = {("hyla", "search"): 2, ("hyla", "again"): 3}
+    column |= {("softmax", "search"): 4, ("softmax", "again"): 5}
+    for row in measured["rows"]:
+        [line] = [
+            line
+            for line in page.splitlines()
+            if line.startswith(f"| {row['passes']} ({row['steps']}) |")
+        ]
+        low, high = (100 * end for end in row["interval"])
+        text = f"{100 * row['right'] / row['of']:.1f} ({low:.1f} to {high:.1f})"
+        assert line.split("|")[column[model, row["method"]]].strip() == text

@@ -1,0 +1,192 @@
+"""The queue of what is still to be measured: in order, in slices, and carried elsewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hyla import RECOMMENDED
+from hyla.lab.paper import TABLE_A1
+from hyla.lab.plan.reproduction import Reproduction
+from hyla.results.csv_table import read_csv
+from hyla.results.runs import read_runs
+
+TOOLS = Path(__file__).parents[2] / "tools"
+sys.path.insert(0, str(TOOLS))
+import lab_queue  # pyright: ignore[reportMissingImports]  # noqa: E402
+import packing  # pyright: ignore[reportMissingImports]  # noqa: E402
+
+# Without what a machine with a GPU may lack.
+_BARE = """
+import runpy, sys
+sys.modules |= dict.fromkeys({missing})  # none of them can be imported
+sys.argv = {arguments!r}
+sys.path[0] = {tools!r}
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def queue(folder: Path, *arguments: str) -> int:
+    folders = ("--root", str(folder / "runs"), "--out", str(folder / "store"))
+    return lab_queue.main(["--scale", "smoke", "--device", "cpu", *folders, *arguments])
+
+
+def planned(name: str, tmp_path: Path) -> list:
+    [job] = [job for job in lab_queue.JOBS if job.name == name]
+    return Reproduction(names=job.asked, root=tmp_path, **job.options("paper")).plan()
+
+
+def test_the_jobs_are_what_is_not_measured(tmp_path: Path):
+    def models(name: str) -> int:
+        return sum(len(share.config.members) for share in planned(name, tmp_path))
+
+    assert models("recommended") == 6
+    rows = [
+        (str(share.config.model.attention), share.config.model.feed_forward)
+        for name in ("tableA1-dense", "tableA1-experts")
+        for share in planned(name, tmp_path)
+    ]
+    measured = ("softmax", "linear", "hyla", "hyla_minus_rmshead", "hyla_minus_nonlinearity")
+    assert set(rows) == set(TABLE_A1) - {(name, "gelu") for name in measured}
+    assert len(rows) == 9
+    # Of the cross's 28 the paper's own cell is measured, or the first job's.
+    assert sum(models(f"cross-{axis}") for axis in ("data", "depth", "width")) == 28 - 4
+    searched = planned("tableA1-search", tmp_path)
+    assert {str(share.config.model.attention) for share in searched} == {
+        *("softmax", "linear", "hyla", RECOMMENDED)
+    }
+    assert sum(len(share.config.members) for share in searched) == 4 * 24
+    for job in lab_queue.JOBS:
+        assert planned(job.name, tmp_path), job.name
+        assert {share.config.precision for share in planned(job.name, tmp_path)} == {"tf32"}
+
+
+def test_what_jobs_share_counts_once(tmp_path: Path):
+    jobs = [job for job in lab_queue.JOBS if job.name in ("recommended", "codeswap")]
+    first, swaps = lab_queue.states(jobs, scale="paper", root=tmp_path, out=tmp_path)
+    assert first.model_steps == 6 * 156_250
+    assert first.seconds > 60
+    assert (swaps.models, swaps.model_steps, swaps.seconds) == (3, 0, 0)
+    [alone] = lab_queue.states(jobs[1:], scale="paper", root=tmp_path, out=tmp_path)
+    assert alone.model_steps == 3 * 156_250
+
+
+def test_the_queue_goes_on_where_it_stopped(tmp_path: Path, capsys):
+    two = ("--only", "recommended", "--only", "tableA1-experts")
+    assert queue(tmp_path, *two, "--max-seconds", "1e-6") == lab_queue.TRY_AGAIN
+    assert "stopped at step" in capsys.readouterr().out
+    assert queue(tmp_path, *two, "--list") == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"recommended +6 +0 +\d+ ", shown)
+    assert re.search(r"tableA1-experts +9 +0 +270 ", shown)
+
+    assert queue(tmp_path, *two) == 0
+    assert "1 of 2, recommended: " in capsys.readouterr().out
+    rows = read_csv(tmp_path / "store" / "smoke-tf32" / "models-sraven.csv")
+    assert len(rows) == 6 + 9
+    assert queue(tmp_path, *two, "--list") == 0
+    assert re.search(r"together +15 +15 +0 +0", capsys.readouterr().out)
+    # Again: nothing is trained.
+    assert queue(tmp_path, *two) == 0
+    assert "population" not in capsys.readouterr().out
+
+
+def test_time_that_is_over_is_left_to_the_next(tmp_path: Path, capsys, monkeypatch):
+    clock = iter((0.0, 0.0, 590.0))
+    monkeypatch.setattr(lab_queue.time, "monotonic", lambda: next(clock))
+    called = []
+    monkeypatch.setattr(lab_queue.lab, "run", lambda *asked, **options: called.append(options))
+    jobs = lab_queue.JOBS[:2]
+    assert lab_queue.run(jobs, scale="paper", max_seconds=600) == lab_queue.TRY_AGAIN
+    assert [options["max_seconds"] for options in called] == [600]
+    assert "tableA1-dense and what comes after it is left" in capsys.readouterr().out
+
+
+def test_what_fails_does_not_keep_others_from_being_run(monkeypatch, capsys):
+    called = []
+
+    def fail(*asked, **options):
+        called.append(asked)
+        raise lab_queue.UnfinishedError("out of memory")
+
+    monkeypatch.setattr(lab_queue.lab, "run", fail)
+    code = lab_queue.run(lab_queue.JOBS, scale="paper", max_seconds=float("inf"))
+    assert code == lab_queue.FAILURE
+    assert len(called) == len(lab_queue.JOBS)
+
+
+def test_a_family_of_jobs_may_be_named(tmp_path: Path, capsys):
+    assert [job.name for job in lab_queue._chosen(["cross"])] == [
+        *("cross-data", "cross-depth", "cross-width")
+    ]
+    assert queue(tmp_path, "--only", "crosss") == lab_queue.USAGE
+    assert "choose from recommended, tableA1-dense" in capsys.readouterr().err
+
+
+def test_it_runs_where_little_is_installed(tmp_path: Path):
+    missing = ("cyclopts", "pandas", "plotly", "matplotlib", "sklearn", "pyarrow", "transformers")
+    script = str(TOOLS / "lab_queue.py")
+    folders = ["--root", str(tmp_path / "runs"), "--out", str(tmp_path / "store")]
+    arguments = [script, "--scale", "smoke", "--device", "cpu", "--only", "codeswap", *folders]
+    code = _BARE.format(missing=missing, arguments=arguments, tools=str(TOOLS))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(read_csv(tmp_path / "store" / "smoke-tf32" / "models-sraven.csv")) == 3
+    assert "swapping-sraven is left out: it needs pandas" in done.stdout
+
+
+# --- carried elsewhere ---------------------------------------------------------------------------
+
+
+def test_runs_are_packed_in_parts_and_come_back(tmp_path: Path, capsys):
+    assert queue(tmp_path, "--only", "codeswap") == 0
+    root = tmp_path / "runs"
+    (root / ".compiled").mkdir(exist_ok=True)
+    (root / ".compiled" / "code").write_bytes(bytes(100))
+    (root / "logs").mkdir(exist_ok=True)
+    parts = packing.pack(root, tmp_path / "packed", part_bytes=5000)
+    assert [part.name for part in parts[:2]] == ["runs.tar.gz.00", "runs.tar.gz.01"]
+    assert all(part.stat().st_size == 5000 for part in parts[:-1])
+    assert parts[-1].stat().st_size <= 5000
+
+    other = tmp_path / "other"
+    assert lab_queue.main(["--unpack", str(tmp_path / "packed"), "--root", str(other)]) == 0
+    [run], [again] = read_runs(root), read_runs(other)
+    assert {path.name for path in other.iterdir()} == {run.path.name}
+    for file in again.path.iterdir():
+        assert file.read_bytes() == (run.path / file.name).read_bytes()
+    capsys.readouterr()
+    assert queue(tmp_path / "x", "--only", "codeswap", "--list", "--root", str(other)) == 0
+    assert re.search(r"codeswap +3 +3 +0", capsys.readouterr().out)
+
+    # What is as far stays, what is not is replaced.
+    assert packing.unpack(tmp_path / "packed", other) == []
+    (again.path / "finished.json").unlink()
+    assert packing.unpack(tmp_path / "packed", other) == [run.path.name]
+    # Packed anew, no part of before is left.
+    assert len(packing.pack(root, tmp_path / "packed")) == 1
+
+
+@pytest.mark.parametrize("lost", [0, -1])
+def test_a_part_that_is_missing_is_told(tmp_path: Path, capsys, lost: int):
+    run = tmp_path / "runs" / "a-run"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    (run / "checkpoint").write_bytes(bytes(range(256)) * 100)
+    packed = tmp_path / "packed"
+    packing.pack(tmp_path / "runs", packed, part_bytes=100)[lost].unlink()
+    assert lab_queue.main(["--unpack", str(packed), "--root", str(tmp_path / "new")]) == (
+        lab_queue.USAGE
+    )
+    assert "does not hold all of what was packed" in capsys.readouterr().err
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_nothing_to_pack_or_to_unpack_is_told(tmp_path: Path, capsys):
+    for option in ("--pack", "--unpack"):
+        assert lab_queue.main([option, str(tmp_path), "--root", str(tmp_path)]) == lab_queue.USAGE
+    said = capsys.readouterr().err
+    assert "has no run directories to pack" in said
+    assert "has no runs.tar.gz.00" in said
