@@ -31,7 +31,7 @@ def case(name, match, **changes):
         case("k-of-another-dtype", r"^k is torch.float64 .* q is torch.float32", k=torch.randn(B, T, H, D).double()),
         case("v-on-another-device", r"^v is torch.float32 on meta", v=torch.randn(B, T, H, D, device="meta")),
         case("k-of-another-batch", r"^k of shape \(3, 4, 3, 5\) does not fit q", k=torch.randn(3, T, H, D)),
-        case("k-of-fewer-heads", r"^k of shape .*grouped-query", k=torch.randn(B, T, 1, D)),
+        case("k-of-fewer-heads", r"^k of shape .*grouped-query", k=torch.randn(B, T, 2, D)),
         case("k-of-another-size", r"^k of shape \(2, 4, 3, 4\) does not fit q", k=torch.randn(B, T, H, 4)),
         case("v-of-other-tokens", r"^v of shape \(2, 5, 3, 5\) does not fit k", v=torch.randn(B, 5, H, D)),
         case("no-heads", r"^heads and head sizes must be positive", **{n: torch.randn(B, T, 0, D) for n in "qkv"}),

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_host import HostBuilds, needs_host_build, on_the_host
 from torch import Tensor
 
 from hyla.attention import AttentionSpec, attention
@@ -22,6 +21,7 @@ from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.plans.plain import PlainPlan
 from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
+from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 pytestmark = needs_host_build
 
@@ -156,15 +156,38 @@ def test_every_length_in_plain_arithmetic(tokens):
     test_output_and_gradients(Case(3, 32, tokens, tokens, causal=True, dtype=torch.float32))
 
 
-@pytest.mark.parametrize("keys", [16, 32])
-@pytest.mark.parametrize("queries", [16, 32, 64])
-def test_every_plan_computes_the_same(queries, keys):
+@pytest.mark.parametrize(("queries", "keys"), [(32, 32), (32, 64), (64, 16), (64, 64), (128, 16)])
+def test_every_forward_plan_computes_the_same(queries, keys):
     case = Case(8, 32, 70, 40, causal=True)
     (q, k, v, _), _, _ = draw(case)
-    plan = TensorCorePlan(queries=queries, keys=keys, warps=queries // 16 * 2)
+    plan = TensorCorePlan(queries=queries, keys=keys, warps=8)
     call = Call(q, k, v, formula=case.formula)
     got = large_head.forward(call, plan=plan)
     torch.testing.assert_close(got, large_head.forward(call))
+
+
+@pytest.mark.parametrize("pass_name", ["query", "key"])
+@pytest.mark.parametrize(
+    ("heads", "width", "queries", "keys", "stages"),
+    [
+        *((8, 64, 16, 32, 1), (8, 64, 16, 16, 2), (8, 64, 8, 32, 2), (8, 64, 8, 16, 1)),
+        *((12, 32, 16, 16, 2), (12, 32, 8, 32, 1), (8, 16, 16, 32, 2), (8, 128, 8, 16, 1)),
+    ],
+)
+def test_every_backward_plan_computes_the_same(
+    heads, width, queries, keys, stages, pass_name, monkeypatch
+):
+    case = Case(heads, width, 37, 50, causal=True, phi="relu", deterministic=True)
+    inputs, padding, upstream = draw(case)
+    want = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    plan = TensorCorePlan(queries=queries, keys=keys, warps=8, stages=stages)
+    chosen = large_head.choose_plan
+    monkeypatch.setattr(
+        large_head, "choose_plan", lambda name, q: plan if name == pass_name else chosen(name, q)
+    )
+    got = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    for ours, theirs in zip(got, want, strict=True):
+        assert relative_error(ours, theirs.double()) < 2**-8
 
 
 def test_relu_where_all_hidden_units_of_a_pair_agree():
@@ -496,7 +519,20 @@ DECODE = [
     Case(12, 80, 1, 70, B=2, biases=1, padding=True),
     Case(3, 8, 1, 5, B=2, biases=2, dtype=torch.float16),
     Case(16, 128, 1, 65, padding=True, normalisation="none", dtype=torch.float32),
+    # Every φ with and without RMSHead; more blocks for a sequence than keys; lanes with nothing.
+    *(
+        Case(8, 64, 1, 40, B=2, phi=phi, normalisation=normalisation)
+        for phi in ("identity", "relu", "gelu_tanh", "gelu")
+        for normalisation in ("none", "rms_head")
+    ),
+    Case(5, 24, 1, 300, padding=True, dtype=torch.float32),
+    Case(1, 128, 1, 33, normalisation="none", dtype=torch.float16),
+    # Rows that leave no room for the next keys, and the widest there are.
+    Case(16, 64, 1, 50, B=20),
+    Case(64, 64, 1, 40, padding=True),
+    Case(32, 128, 1, 37, biases=1, dtype=torch.float32),
 ]
+UNIT = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 
 def test_decoding_from_an_odd_address():
@@ -520,8 +556,7 @@ def test_decoding(case):
     options |= {"multiplier": None, "packing": None}
     assert choose_kernel(Call(q, k, v, **options)) == ("decode", "")
     got = fused_attention("decode", Call(q, k, v, bias=bias, padding=padding, formula=case.formula))
-    unit = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
-    assert relative_error(got, want) < unit
+    assert relative_error(got, want) < UNIT[case.dtype]
 
 
 @pytest.mark.parametrize("case", [case for case in DECODE if case.biases], ids=str)
@@ -530,8 +565,7 @@ def test_a_bias_of_minus_infinity_masks_the_pair_in_decoding(case):
     bias = bias.masked_fill(some_of(bias), -torch.inf)
     want = exact(case, *(x.double() for x in (q, k, v, bias)), padding=padding)
     got = fused_attention("decode", Call(q, k, v, bias=bias, padding=padding, formula=case.formula))
-    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[case.dtype]
-    assert relative_error(got, want) < unit
+    assert relative_error(got, want) < UNIT[case.dtype]
 
 
 def test_decoding_has_no_gradient():

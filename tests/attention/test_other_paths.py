@@ -41,6 +41,7 @@ def test_fused_paths_refuse_what_they_would_get_wrong(name):
         attention(q, k, v, bias=torch.zeros(4, 9).double(), backend="fused", **options)
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("name", ["softmax", "linear"])
 def test_fused_paths_compile_for_any_length(name):

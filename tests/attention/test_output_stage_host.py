@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_host import HostBuilds, needs_host_build, on_the_host
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -22,6 +21,7 @@ from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.plans.small import Plan
 from hyla.attention.reference import reference_attention
+from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 pytestmark = needs_host_build
 
@@ -324,7 +324,7 @@ def test_torch_accepts_the_operator(output, monkeypatch):
     given = (*(x.requires_grad_() for x in (q, k, v)), None, None, None, row_factor_of(case))
     options = ("small_head", "rms_head", "hidden", "silu", SCALE, EPS, False, output, GAIN, EPS)
     operator = torch.ops.hyla.fused_attention.default
-    torch.library.opcheck(operator, (*given, None, None, 0, 0, *options, False))
+    torch.library.opcheck(operator, (*given, *[None] * 4, 0, 0, *options, True, False))
 
 
 @pytest.mark.parametrize("case", [SMALL[3], SMALL[5], LARGE[2], LARGE[3]], ids=str)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 from hyla.attention import AttentionSpec, attention
 from hyla.attention.kernels import large_head, softmax_rows
@@ -17,6 +16,7 @@ from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.phi import PHIS
+from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 pytestmark = needs_host_build
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from hyla.attention.distance import DistanceBias
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
@@ -49,6 +50,7 @@ def reference(q, k, v, bias=None, padding=None, *, causal=False, **options):
     """Compute as `hyla.attention` does without kernels: half precision in float32."""
     stage, member = _split(options)
     if bias is not None:
+        bias = DistanceBias(bias).for_pairs(k.shape[1]) if bias.ndim == 3 else bias
         bias = bias.repeat_interleave(q.shape[0] // bias.shape[0], dim=0)
     options = {"scale": SCALE, "eps": EPS, "bias": bias, "mask": _mask(q, k, padding, causal)}
     o = reference_attention(q, k, v, spec=AttentionSpec(**member), **options)[0]
@@ -92,6 +94,8 @@ def fused(
 ):
     formula = Formula(scale=SCALE, eps=EPS, causal=causal, **member)
     options: dict[str, Any] = {"row_factor": row_factor, "deterministic": deterministic}
+    if bias is not None and bias.ndim == 3:  # by distance: learned, as T5's
+        options["bias_masks"] = False
     call = Call(q, k, v, formula=formula, bias=bias, padding=padding, **options)
     kernel, reason = choose_kernel(call)
     assert kernel is not None, reason

@@ -12,7 +12,7 @@ CUDA = torch.device("cuda")
 
 def test_the_self_check_passes():
     checks = list(run_checks(CUDA))
-    assert all(check.passed for check in checks), checks
+    assert not [check for check in checks if not check.passed]
     running = [finding.case for finding in kernel_findings(CUDA) if finding.kernel is not None]
     assert sum(check.name.startswith("kernel, ") for check in checks) == len(running)
     if torch.cuda.get_device_capability() >= (9, 0):

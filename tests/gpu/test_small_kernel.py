@@ -96,6 +96,50 @@ def test_every_plan_computes_the_same(normalisation, lanes, rows, prefetch, monk
     assert_as_good_as_torch((q, k, v, normal(2, 16, 36, 36)), **member)
 
 
+SMOOTH = HYLA | {"phi": "silu"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(("H", "D"), SIZES, ids=[f"H{H}D{D}" for H, D in SIZES])
+def test_biases_by_distance(H, D, dtype):
+    torch.manual_seed(14)
+    for Tq, Tk in ((2, 3), (15, 17), (17, 16), (36, 36), (4, 36), (63, 40), (97, 97), (130, 7)):
+        q = normal(6, Tq, H, D, dtype=dtype)
+        k, v = (normal(6, Tk, H, D, dtype=dtype) for _ in "kv")
+        assert_as_good_as_torch((q, k, v, normal(2, H, Tq + Tk - 1)), **SMOOTH)
+
+
+WALKS = [(4, 1), (4, 2), (4, 4), (8, 1), (8, 4), (8, 8), (16, 8)]
+
+
+@pytest.mark.parametrize(("lanes", "warps"), WALKS, ids=[f"G{G}W{W}" for G, W in WALKS])
+@pytest.mark.parametrize(
+    "member",
+    [
+        SMOOTH,
+        SMOOTH | {"value": "residual"},
+        {"normalisation": "none", "value": "linear", "phi": "relu"},
+        {"normalisation": "softmax", "value": "linear", "phi": "relu"},
+        SMOOTH | {"normalisation": "softmax"},
+    ],
+    ids=lambda member: f"{member['normalisation']}-{member['value']}",
+)
+def test_every_walk_computes_the_same(lanes, warps, member, monkeypatch):
+    torch.manual_seed(15)
+    plan = Plan(lanes=lanes, rows=2, threads=32 * warps)
+    monkeypatch.setattr(small_head, "choose_one_walk", lambda call, room: plan)
+    for Tq, Tk in ((36, 36), (32, 45), (41, 33)):
+        q = normal(300, Tq, 16, 4)
+        k, v = (normal(300, Tk, 16, 4) for _ in "kv")
+        tensors = (q, k, v, normal(3, 16, Tq + Tk - 1))
+        assert_as_good_as_torch(tensors, **member)
+        first, second = (
+            with_gradients(fused, tensors, None, torch.ones_like(q), torch.float32, **member)
+            for _ in range(2)
+        )
+        assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
 def test_strided_and_expanded_inputs():
     torch.manual_seed(3)
     packed = normal(5, 36, 3, 16, 4)  # one projection, as a module makes it

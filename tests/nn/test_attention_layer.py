@@ -166,6 +166,7 @@ def test_not_even_a_nan_leaves_the_padding_of_a_layer_whose_code_is_edited():
     torch.testing.assert_close(layer(x, context, mask=mask, edit_code=lambda code: code), want)
 
 
+@pytest.mark.integration
 def test_shapes_without_values():
     code = """
 import torch

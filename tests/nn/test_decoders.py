@@ -94,6 +94,7 @@ def test_linear_attention_needs_no_pairs():
     assert flops("linear", 16) == flops("softmax", 16)
 
 
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own compiler
 def test_a_decoder_is_one_graph():
     config = decoder_config("nano", vocab_size=40, sequence_length=16, attention="softmax")

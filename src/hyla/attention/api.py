@@ -4,13 +4,17 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from hyla.attention.dispatch import attend_by_kernel, wants_kernel
+from hyla.attention.distance import DistanceBias
+from hyla.attention.groups import for_every_head
 from hyla.attention.pairs import as_pairs, codes_of_all, codes_of_pairs
-from hyla.attention.paths.chunking import attend_in_chunks, queries_per_chunk
+from hyla.attention.paths.chunking import and_causal, attend_in_chunks, queries_per_chunk
 from hyla.attention.precision import in_autocast_dtype, without_autocast
+from hyla.attention.reference import value_network
 from hyla.attention.spec import AttentionSpec, resolve_spec
 from hyla.attention.validation import check_arguments
 
@@ -22,7 +26,7 @@ def attention(
     v: Tensor,
     *,
     attention: str | AttentionSpec = ...,
-    bias: Tensor | None = ...,
+    bias: Tensor | DistanceBias | None = ...,
     bias_masks: bool = ...,
     mask: Tensor | None = ...,
     causal: bool = ...,
@@ -42,7 +46,7 @@ def attention(
     v: Tensor,
     *,
     attention: str | AttentionSpec = ...,
-    bias: Tensor | None = ...,
+    bias: Tensor | DistanceBias | None = ...,
     bias_masks: bool = ...,
     mask: Tensor | None = ...,
     causal: bool = ...,
@@ -57,11 +61,11 @@ def attention(
 
 def attention(
     q: Float[Tensor, "B Tq H D"],
-    k: Float[Tensor, "B Tk H D"],
-    v: Float[Tensor, "B Tk H Dv"],
+    k: Float[Tensor, "B Tk G D"],
+    v: Float[Tensor, "B Tk G Dv"],
     *,
     attention: str | AttentionSpec = "hyla",
-    bias: Tensor | None = None,
+    bias: Tensor | DistanceBias | None = None,
     bias_masks: bool = True,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -76,10 +80,12 @@ def attention(
 
     Args:
         q: queries [B, Tq, H, D].
-        k: keys [B, Tk, H, D].
-        v: values [B, Tk, H, Dv].
+        k: keys [B, Tk, G, D]. G is H, or divides it: each key head then serves H / G consecutive
+            query heads (grouped-query attention; multi-query with G = 1).
+        v: values [B, Tk, G, Dv].
         attention: a preset name (see `PRESETS`) or an `AttentionSpec`.
-        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk]. -inf masks the pair.
+        bias: added to the scaled scores; broadcasts to [B, H, Tq, Tk], or depends on the distance
+            alone (`DistanceBias`: faster with heads up to 16). -inf masks the pair.
         bias_masks: False promises that no bias is -inf, as of a learned one: nobody looks then.
         mask: boolean, True = attend; broadcasts to [B, H, Tq, Tk]. Key padding of shape [B, Tk]
             is passed as `padding[:, None, None, :]`. What no query may attend to may hold NaN.
@@ -134,6 +140,10 @@ def attention(
         "code_multiplier": code_multiplier,
     }
     fused = attend_by_kernel(backend, q, k, v, **arguments) if wants_kernel(backend, q) else None
+    if fused is None or return_code is not False:  # the equations have a part in it
+        k, v = (for_every_head(x, q.shape[2]) for x in (k, v))
+        if isinstance(bias, DistanceBias):
+            arguments["bias"] = bias.for_pairs(k.shape[1])
     if fused is None:
         rows, need_code = queries_per_chunk(q, k, v, spec), return_code is True
         with without_autocast(q):  # the reference picks its precision
@@ -149,6 +159,29 @@ def attention(
         else:
             code = codes_of_all(q, k, **scores)
     return out, code
+
+
+def attend_with_code(
+    code: Float[Tensor, "B H Tq Tk"],
+    q: Float[Tensor, "B Tq H D"],
+    k: Float[Tensor, "B Tk G D"],
+    v: Float[Tensor, "B Tk G Dv"],
+    *,
+    spec: AttentionSpec,
+    mask: Tensor | None,
+    causal: bool,
+    value_weight: Tensor | None = None,
+) -> Float[Tensor, "B Tq H Dv"]:
+    """Return the output for another code than the queries and keys have, by the equations."""
+    if mask is not None:
+        _, v = without_masked_keys(k, v, mask)
+    if causal:
+        mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
+    code = code.to(torch.promote_types(code.dtype, torch.float32))
+    v = for_every_head(v, code.shape[1])
+    with without_autocast(q):
+        out = value_network(code, v, spec=spec, mask=mask, value_weight=value_weight)
+    return out.to(q.dtype)
 
 
 def without_masked_keys(k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

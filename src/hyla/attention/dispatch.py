@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hyla.attention.distance import DistanceBias
 from hyla.attention.output import RMS_EPS, keys_before, keys_in_packing, row_factor
 from hyla.attention.paths import linear, softmax
 from hyla.attention.spec import AttentionSpec
 from hyla.attention.start import Number
 
 if TYPE_CHECKING:
-    from hyla.attention.kernels.packing import Packing
+    from hyla.attention.kernels.packing import Packing, Paging
 
 _WIDEST_RESIDUAL = 16  # heads of the kernel that knows this value network as one
 _NUMBERS = re.compile(r"\d+")
@@ -67,19 +68,20 @@ def choose_path(
     v: Tensor,
     *,
     spec: AttentionSpec,
-    bias: Tensor | None = None,
+    bias: Tensor | DistanceBias | None = None,
     bias_masks: bool = True,
     if_faster: bool = False,
     **options: Any,
 ) -> Path | str:
     """Return who computes a call faster than the reference path, or the reason why nobody can.
 
-    `options` are those of `attention`, with `packing` where sequences are packed. With
-    `if_faster`, a kernel that was measured to be slower than the reference path is none.
+    `options` are those of `attention`, with `packing` where sequences are packed and `paging` where
+    k and v lie in pages. With `if_faster`, a kernel that was measured to be slower than the
+    reference path is none.
     """
     if spec.output == "expected" and bias is not None and bias_masks:
         return "a bias may mask keys by -inf, which the kernels do not count (see bias_masks)"
-    options |= {"bias": bias, "if_faster": if_faster}
+    options |= {"bias": bias, "bias_masks": bias_masks, "if_faster": if_faster}
     if spec.value != "residual" or q.shape[-1] <= _WIDEST_RESIDUAL:
         path = _path_of_member(q, k, v, spec=spec, **options)
         if spec.value != "residual" or not isinstance(path, str):
@@ -109,11 +111,13 @@ def _path_of_member(
     scale: float,
     eps: float,
     causal: bool,
-    bias: Tensor | None = None,
+    bias: Tensor | DistanceBias | None = None,
+    bias_masks: bool,
     mask: Tensor | None = None,
     value_weight: Tensor | None = None,
     code_multiplier: Tensor | None = None,
     packing: "Packing | None" = None,
+    paging: "Paging | None" = None,
     if_faster: bool,
 ) -> Path | str:
     if not (isinstance(spec.normalisation, str) and isinstance(spec.phi, str)):
@@ -123,7 +127,7 @@ def _path_of_member(
     if code_multiplier is not None and not _is_shared_by_heads(code_multiplier):
         return "attention dropout (a code multiplier) that differs between heads has no kernel"
     other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))
-    if other is not None and packing is None:
+    if other is not None and packing is None and paging is None:
         name, why_unsupported, attend = other
         reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
         if code_multiplier is not None:
@@ -146,10 +150,9 @@ def _path_of_member(
     from hyla.attention.kernels.formula import Formula
     from hyla.attention.kernels.ops import fused_attention
 
-    pairwise = (q.shape[2], q.shape[1], k.shape[1])
     gain: Number = spec.gain
     if spec.output == "expected":
-        seen = _keys_seen(q, k, mask=mask, causal=causal, packing=packing)
+        seen = _keys_seen(q, k, mask=mask, causal=causal, packing=packing, paging=paging)
         gain = row_factor(spec, seen, q.shape[2])
     by_row = isinstance(gain, Tensor)
     formula = Formula(
@@ -165,18 +168,33 @@ def _path_of_member(
     )
     multiplier = code_multiplier
     if multiplier is not None:
-        multiplier = _with_batch_axis(multiplier)[:, 0].expand(-1, *pairwise[1:])
+        multiplier = _with_batch_axis(multiplier)[:, 0].expand(-1, q.shape[1], k.shape[1])
     call = Call(
         *(q, k, v),
         formula=formula,
-        bias=None if bias is None else _with_batch_axis(bias).expand(-1, *pairwise),
+        bias=None if bias is None else _bias_of_call(bias, q, k),
+        bias_masks=bias_masks,
         padding=None if mask is None else _padding(mask, k.shape[1]).expand(len(q), -1),
         multiplier=multiplier,
         packing=packing,
+        paging=paging,
         row_factor=gain.expand(-1, q.shape[1]) if by_row else None,
     )
     kernel, reason = choose_kernel(call, if_faster=if_faster)
     return reason if kernel is None else Path(kernel, partial(fused_attention, kernel, call))
+
+
+def _bias_of_call(bias: Tensor | DistanceBias, q: Tensor, k: Tensor) -> Tensor:
+    """Return the bias by distance where the kernel that would be taken knows such, else by pair."""
+    from hyla.attention.kernels import small_head
+
+    (_, queries, heads, width), keys = q.shape, k.shape[1]
+    if isinstance(bias, DistanceBias):
+        if queries > 1 and width <= small_head.MAX_WIDTH:
+            table = bias.table[(None,) * (3 - bias.table.ndim)]
+            return table.expand(-1, heads, -1)
+        bias = bias.for_pairs(keys)
+    return _with_batch_axis(bias).expand(-1, heads, queries, keys)
 
 
 def _keys_seen(
@@ -186,11 +204,14 @@ def _keys_seen(
     causal: bool,
     mask: Tensor | None = None,
     packing: "Packing | None" = None,
+    paging: "Paging | None" = None,
     **_: Any,
 ) -> Number:
     """Count the keys of each query, as [Bf, Tq] or as a number where all see all of them."""
     if packing is not None:
         return keys_in_packing(packing.key_starts, q.shape[1], causal=causal)
+    if paging is not None:
+        return paging.lengths[:, None].float()
     padding = None if mask is None else _padding(mask, k.shape[1])
     return keys_before(q.shape[1], k.shape[1], padding=padding, causal=causal, device=q.device)
 

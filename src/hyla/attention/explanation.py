@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hyla.attention.dispatch import Path, choose_path, wants_kernel
+from hyla.attention.distance import DistanceBias
 from hyla.attention.kernels import ELSEWHERE
 from hyla.attention.pairs import as_pairs
 from hyla.attention.paths import linear
@@ -53,7 +54,7 @@ def explain(
     v: Tensor,
     *,
     attention: str | AttentionSpec = "hyla",
-    bias: Tensor | None = None,
+    bias: Tensor | DistanceBias | None = None,
     bias_masks: bool = True,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -154,10 +155,13 @@ class _Call(NamedTuple):
 
     def with_operands(self, change: Callable[[Tensor], Tensor]) -> "_Call":
         """Change q, k and v, and what of the rest is floating point."""
-        options = {
-            name: change(x) if isinstance(x, Tensor) and x.is_floating_point() else x
-            for name, x in self.options.items()
-        }
+
+        def changed(x: Any) -> Any:
+            if isinstance(x, DistanceBias):
+                return DistanceBias(change(x.table))
+            return change(x) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+        options = {name: changed(x) for name, x in self.options.items()}
         return _Call(self.backend, change(self.q), change(self.k), change(self.v), options)
 
 

@@ -61,7 +61,9 @@ def row_factor(spec: "AttentionSpec", keys_seen: Number, heads: int) -> Number:
 def keys_in_mask(mask: Tensor | None, keys: int) -> Number:
     """Count the keys that each query sees, over all heads on average; a mask includes causality."""
     if mask is None:
-        # As float() and max(), but torch.export follows.
+        if isinstance(keys, int):
+            return float(max(keys, 1))
+        # The same for torch.export; torch.compile of 2.11 follows the above alone.
         return torch.sym_float(torch.sym_max(keys, 1))  # pyright: ignore[reportReturnType]
     seen = mask.expand(*mask.shape[:-1], keys).to(torch.float32).sum(-1)
     return seen if seen.ndim < 2 else seen.mean(-2)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from hyla.attention.paths.chunking import and_causal
+from hyla.attention.paths.chunking import and_causal, query_rows
 from hyla.attention.precision import without_autocast
 from hyla.attention.reference import latent_code, without_infinite_bias
 from hyla.attention.spec import AttentionSpec
@@ -49,7 +49,7 @@ def codes_of_pairs(
     nothing needs more. `attention` documents the other arguments.
     """
     queries, keys = pairs.to(q.device).unbind(dim=1)
-    bias, mask, code_multiplier = (_rows(x, queries) for x in (bias, mask, code_multiplier))
+    bias, mask, code_multiplier = (query_rows(x, queries) for x in (bias, mask, code_multiplier))
     if causal:
         last = queries % q.shape[1] + k.shape[1] - q.shape[1]  # the last key that each query sees
         seen = torch.arange(k.shape[1], device=q.device) <= last[:, None]
@@ -93,10 +93,3 @@ def codes_of_all(
     if code_multiplier is not None:
         code = code * code_multiplier.to(code.dtype)
     return code.to(q.dtype)
-
-
-def _rows(x: Tensor | None, queries: Int[Tensor, " P"]) -> Tensor | None:
-    """Pick rows of the query axis of a tensor that broadcasts to [B, H, Tq, Tk], if it has one."""
-    if x is None or x.ndim < 2 or x.shape[-2] == 1:
-        return x
-    return x[..., queries, :]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from hyla._errors import check_choice
+from hyla.attention.distance import DistanceBias
 from hyla.attention.spec import AttentionSpec
 
 BACKENDS = ("auto", "reference", "fused")
@@ -15,7 +16,7 @@ def check_arguments(
     v: Tensor,
     *,
     spec: AttentionSpec,
-    bias: Tensor | None,
+    bias: Tensor | DistanceBias | None,
     mask: Tensor | None,
     value_weight: Tensor | None,
     code_multiplier: Tensor | None,
@@ -27,6 +28,9 @@ def check_arguments(
     _check_operands(q, k, v)
     B, Tq, H, _ = q.shape
     pairwise = (B, H, Tq, k.shape[1])
+    if isinstance(bias, DistanceBias):
+        _check_distances(bias.table, (B, H, Tq + k.shape[1] - 1))
+        bias = bias.table[..., None, : k.shape[1]]  # one query's: the rest of it is checked below
     for name, tensor in (("bias", bias), ("mask", mask), ("code_multiplier", code_multiplier)):
         if tensor is not None:
             if not isinstance(tensor, Tensor):
@@ -75,19 +79,24 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor) -> None:
                 f"{name} is {tensor.dtype} on {tensor.device}, but q is {q.dtype} on {q.device}; "
                 "convert them to the same"
             )
-    if q.shape[0] != k.shape[0] or q.shape[2:] != k.shape[2:]:
+    if 0 in (*q.shape[2:], v.shape[-1]):
         raise ValueError(
-            f"k of shape {tuple(k.shape)} does not fit q of shape {tuple(q.shape)}: batch, heads "
-            "and head size must agree (for grouped-query attention repeat the key heads first)"
+            f"heads and head sizes must be positive, got q {tuple(q.shape)} and v {tuple(v.shape)}"
+        )
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            f"k of shape {tuple(k.shape)} does not fit q of shape {tuple(q.shape)}: batch and head "
+            "size must agree"
+        )
+    if k.shape[2] == 0 or q.shape[2] % k.shape[2]:
+        raise ValueError(
+            f"k of shape {tuple(k.shape)} does not fit q of shape {tuple(q.shape)}: there must be "
+            "as many key heads as query heads or, for grouped-query attention, a divisor of them"
         )
     if k.shape[:3] != v.shape[:3]:
         raise ValueError(
             f"v of shape {tuple(v.shape)} does not fit k of shape {tuple(k.shape)}: batch, tokens "
             "and heads must agree; only the head size may differ"
-        )
-    if 0 in (*q.shape[2:], v.shape[-1]):
-        raise ValueError(
-            f"heads and head sizes must be positive, got q {tuple(q.shape)} and v {tuple(v.shape)}"
         )
 
 
@@ -119,6 +128,14 @@ def _check_broadcast(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(
             f"{name} of shape {tuple(tensor.shape)} does not broadcast to "
             f"[batch, heads, queries, keys] = {list(shape)}{hint}"
+        )
+
+
+def _check_distances(table: Tensor, shape: tuple[int, int, int]) -> None:
+    if table.ndim not in (2, 3) or table.shape[-1] != shape[2]:
+        raise ValueError(
+            f"the table of a DistanceBias has shape {tuple(table.shape)} and must broadcast to "
+            f"[batch, heads, queries + keys - 1] = {list(shape)}"
         )
 
 

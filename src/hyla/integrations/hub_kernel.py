@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from hyla.attention import RECOMMENDED, attention, explain, packed_attention, resolve_spec
 from hyla.integrations.transformers.arguments import (
+    in_our_layout,
     read_pairs,
     refuse_unsupported,
-    repeat_heads,
 )
 
 __all__ = [
@@ -70,13 +70,8 @@ def flash_attn_forward(
         position_bias=position_bias,
         sliding_window=sliding_window,
     )
-    key, value = (
-        repeat_heads(x[:, :, : pairs.num_keys], query).transpose(1, 2) for x in (key, value)
-    )
     out = attention(
-        query.transpose(1, 2),
-        key,
-        value,
+        *in_our_layout(query, key, value, pairs),
         attention=resolve_spec(name),
         bias=pairs.bias,
         mask=pairs.mask if padding is None else padding,

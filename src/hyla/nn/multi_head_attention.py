@@ -12,12 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from hyla._errors import check_positive
-from hyla.attention import AttentionSpec, attention, resolve_spec
-from hyla.attention.api import without_masked_keys
+from hyla.attention import AttentionSpec, DistanceBias, attention, resolve_spec
+from hyla.attention.api import attend_with_code
 from hyla.attention.pairs import as_pairs
-from hyla.attention.paths.chunking import and_causal
-from hyla.attention.precision import without_autocast
-from hyla.attention.reference import value_network
 from hyla.attention.spec import name_of
 from hyla.attention.validation import check_backend
 from hyla.nn.cache import KeyValueCache
@@ -28,7 +25,9 @@ from hyla.nn.positions import RotaryTable, check_rotary, rotary
 class MultiHeadAttention(nn.Module):
     """Multi-head attention of any member of the family, a drop-in for the usual layer.
 
-    `qk_dim` and `v_dim` are totals over the heads and default to `embed_dim`. The parameters and
+    `qk_dim` and `v_dim` are totals over the heads and default to `embed_dim`. With `num_key_heads`,
+    a divisor of `num_heads`, each head of the keys and values serves several of the queries
+    (grouped-query attention), and projections and caches are smaller for it. The parameters and
     their names do not depend on the backend that computes.
     """
 
@@ -37,6 +36,7 @@ class MultiHeadAttention(nn.Module):
         embed_dim: int,
         num_heads: int,
         *,
+        num_key_heads: int | None = None,
         qk_dim: int | None = None,
         v_dim: int | None = None,
         attention: str | AttentionSpec = "hyla",
@@ -52,13 +52,20 @@ class MultiHeadAttention(nn.Module):
         }
         check_positive(**{"embed_dim": embed_dim, "num_heads": num_heads} | widths)
         check_heads(num_heads, **widths)
+        num_key_heads = num_heads if num_key_heads is None else num_key_heads
+        check_positive(num_key_heads=num_key_heads)
+        if num_heads % num_key_heads:
+            raise ValueError(
+                f"num_key_heads={num_key_heads} does not divide num_heads={num_heads}: each must "
+                "serve as many heads"
+            )
         qk_dim = embed_dim if qk_dim is None else qk_dim
         v_dim = embed_dim if v_dim is None else v_dim
         check_dropout(dropout=dropout)
         check_backend(backend)
         if rotary:
             check_rotary(qk_dim // num_heads)
-        self.num_heads = num_heads
+        self.num_heads, self.num_key_heads = num_heads, num_key_heads
         self.spec = resolve_spec(attention)
         self.rotary = rotary
         self.dropout = dropout
@@ -67,8 +74,8 @@ class MultiHeadAttention(nn.Module):
         self.joint_projection = False
         self.rotary_table: RotaryTable | None = None
         self.q_proj = nn.Linear(embed_dim, qk_dim)
-        self.k_proj = nn.Linear(embed_dim, qk_dim)
-        self.v_proj = nn.Linear(embed_dim, v_dim)
+        self.k_proj = nn.Linear(embed_dim, qk_dim // num_heads * num_key_heads)
+        self.v_proj = nn.Linear(embed_dim, v_dim // num_heads * num_key_heads)
         self.out_proj = nn.Linear(v_dim, embed_dim)
         self.value_weight = None
         if self.spec.value == "deep":
@@ -81,6 +88,7 @@ class MultiHeadAttention(nn.Module):
     def extra_repr(self) -> str:
         """Return what `print` shows beside the projections."""
         shown = [f"attention={name_of(self.spec)!r}", f"num_heads={self.num_heads}"]
+        shown += [f"num_key_heads={self.num_key_heads}"] * (self.num_key_heads != self.num_heads)
         shown += ["rotary=True"] * self.rotary
         shown += [f"dropout={self.dropout:g}"] * bool(self.dropout)
         return ", ".join(shown)
@@ -97,7 +105,7 @@ class MultiHeadAttention(nn.Module):
         x: Float[Tensor, "B Tq E"],
         context: Float[Tensor, "B Tk E"] | None = None,
         *,
-        bias: Tensor | None = None,
+        bias: Tensor | DistanceBias | None = None,
         bias_masks: bool = True,
         mask: Tensor | None = None,
         causal: bool = False,
@@ -140,8 +148,8 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self,
         q: Float[Tensor, "B Tq QK"],
-        k: Float[Tensor, "B Tk QK"],
-        v: Float[Tensor, "B Tk V"],
+        k: Float[Tensor, "B Tk K"],
+        v: Float[Tensor, "B Tk KV"],
         *,
         dropout_noise: Float[Tensor, "Tq Tk"] | None = None,
         **options: Any,
@@ -158,7 +166,8 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Divide projections among the heads, turn them by their positions, and join the cache."""
         start = cache.length if cache is not None else 0
-        q, k, v = (y.unflatten(-1, (self.num_heads, -1)) for y in (q, k, v))
+        heads = (self.num_heads, self.num_key_heads, self.num_key_heads)
+        q, k, v = (y.unflatten(-1, (n, -1)) for y, n in zip((q, k, v), heads, strict=True))
         if self.rotary:
             last, table = start + k.shape[1], self.rotary_table
             q = rotary(q, start=last - q.shape[1], table=table)
@@ -186,15 +195,9 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend with what `edit_code` makes of the code."""
         _, code = attention(q, k, v, **options, return_code=True)
-        mask = options["mask"]
-        if mask is not None:
-            _, v = without_masked_keys(k, v, mask)
-        if options["causal"]:
-            mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
         code = edit_code(code.to(torch.promote_types(code.dtype, torch.float32)))
-        with without_autocast(q):
-            out = value_network(code, v, spec=self.spec, mask=mask, value_weight=self.value_weight)
-        out = self.out_proj(out.to(q.dtype).flatten(-2))
+        seen = {name: options[name] for name in ("mask", "causal", "value_weight")}
+        out = self.out_proj(attend_with_code(code, q, k, v, spec=self.spec, **seen).flatten(-2))
         if return_code is False:
             return out
         if not isinstance(return_code, bool):
@@ -240,7 +243,8 @@ class MultiHeadAttention(nn.Module):
 
     def head_weights(self) -> tuple[Float[Tensor, "H Dv E"], Float[Tensor, "H E Dv"]]:
         """Return W_value and W_out by head, for `hyla.attention.hypernetwork`."""
-        w_value = self.v_proj.weight.unflatten(0, (self.num_heads, -1))
+        w_value = self.v_proj.weight.unflatten(0, (self.num_key_heads, -1))
+        w_value = w_value.repeat_interleave(self.num_heads // self.num_key_heads, dim=0)
         w_out = self.out_proj.weight.unflatten(1, (self.num_heads, -1)).transpose(0, 1)
         return w_value, w_out
 

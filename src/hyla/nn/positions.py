@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from hyla._errors import check_positive
+from hyla.attention import DistanceBias
 
 
 class T5RelativeBias(nn.Module):
@@ -44,13 +45,15 @@ class T5RelativeBias(nn.Module):
         buckets = [_bucket(x, num_buckets, farthest, self.bidirectional) for x in offsets]
         self.bucket_of_offset.copy_(torch.tensor(buckets, device="cpu"))
 
-    def forward(self, num_queries: int, num_keys: int) -> Float[Tensor, "1 H Tq Tk"]:
+    def by_distance(self, num_queries: int, num_keys: int) -> DistanceBias:
         """Return the bias of the last `num_queries` positions towards all `num_keys` keys."""
-        device = self.table.device
-        queries = torch.arange(num_keys - num_queries, num_keys, device=device)
-        offset = torch.arange(num_keys, device=device) - queries[:, None]
+        offset = torch.arange(1 - num_keys, num_queries, device=self.table.device)
         offset = offset.clamp(-self.max_distance, self.max_distance) + self.max_distance
-        return self.table[:, self.bucket_of_offset[offset]].unsqueeze(0)
+        return DistanceBias(self.table[:, self.bucket_of_offset[offset]].unsqueeze(0))
+
+    def forward(self, num_queries: int, num_keys: int) -> Float[Tensor, "1 H Tq Tk"]:
+        """Return the same for every pair."""
+        return self.by_distance(num_queries, num_keys).for_pairs(num_keys)
 
 
 def _bucket(offset: int, num_buckets: int, max_distance: int, bidirectional: bool) -> int:

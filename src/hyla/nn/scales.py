@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hyla._hooks import hooks_removed
 from hyla.nn.transformer import Block, Transformer
 
 MOST_TIMES_THE_STREAM = 3.0
@@ -94,11 +95,8 @@ def recorded_scales(model: nn.Module) -> Iterator[list[Tensor]]:
             block.feed_forward.register_forward_hook(note_output),
         )
     ]
-    try:
+    with hooks_removed(hooks):
         yield recorded
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def by_block(recorded: Sequence[Tensor]) -> Tensor:

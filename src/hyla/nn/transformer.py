@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hyla.attention.paths.chunking import query_rows
 from hyla.nn.cache import KeyValueCache
 from hyla.nn.feed_forward import GeluMlp, MixtureOfExperts, SwiGlu
 from hyla.nn.initialise import initialise_linear_
@@ -76,7 +77,9 @@ class Block(nn.Module):
         if last is not None:
             context, normed, x = normed, normed[:, -last:], x[:, -last:]
             mask, dropout_noise = (last_queries(pairs, last) for pairs in (mask, dropout_noise))
-        bias = None if self.relative_bias is None else self.relative_bias(x.shape[1], keys)
+        bias = None
+        if self.relative_bias is not None:
+            bias = self.relative_bias.by_distance(x.shape[1], keys)
         attended = self.attention(
             normed,
             context,
@@ -158,7 +161,6 @@ class Transformer(nn.Module):
             dropout_noise=dropout_noise,
             last=last,
             details=details,
-            recompute=False,
         )
         logits = self.head(hidden)
         if not details:
@@ -182,16 +184,7 @@ class Transformer(nn.Module):
         """
         if recompute and cache is not None:
             raise ValueError("recompute takes no cache: the backward pass would fill it again")
-        hidden, _, _ = self._run_blocks(
-            x,
-            mask=mask,
-            cache=cache,
-            dropout_noise=None,
-            last=last,
-            details=False,
-            recompute=recompute,
-        )
-        return hidden
+        return self._run_blocks(x, mask=mask, cache=cache, last=last, recompute=recompute)[0]
 
     def _run_blocks(
         self,
@@ -199,10 +192,10 @@ class Transformer(nn.Module):
         *,
         mask: Tensor | None,
         cache: Sequence[KeyValueCache] | None,
-        dropout_noise: Tensor | None,
         last: int | None,
-        details: bool,
-        recompute: bool,
+        dropout_noise: Tensor | None = None,
+        details: bool = False,
+        recompute: bool = False,
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         self._check(x, cache, last)
         hidden = self.embedding(x)
@@ -265,9 +258,7 @@ class Transformer(nn.Module):
 
 def last_queries(pairs: Tensor | None, last: int) -> Tensor | None:
     """Cut the query axis of something that broadcasts to [..., Tq, Tk], if it has one."""
-    if pairs is None or pairs.ndim < 2 or pairs.shape[-2] == 1:
-        return pairs
-    return pairs[..., -last:, :]
+    return query_rows(pairs, slice(-last, None))
 
 
 def _feed_forward(config: TransformerConfig) -> nn.Module:

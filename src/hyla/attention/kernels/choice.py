@@ -48,6 +48,8 @@ def choose_kernel(call: Call, *, if_faster: bool = False) -> tuple[str | None, s
 
 def _first_that_fits(call: Call) -> tuple[str, str | None]:
     """Return the first kernel that takes a call, or would on a GPU, and what it says otherwise."""
+    if call.paging is not None:
+        return "decode", why_refused("decode", call)
     by_width = "small_head" if call.q.shape[-1] <= small_head.MAX_WIDTH else "large_head"
     if call.q.shape[1] != 1:
         return by_width, why_refused(by_width, call)
@@ -64,6 +66,8 @@ def why_refused(kernel: str, call: Call) -> str | None:
     """Say why `kernel` cannot compute the call, or return None if it can."""
     if call.multiplier is not None and is_differentiated(call.multiplier):
         return "the code multiplier has no gradient in the kernels"
+    if call.paging is not None and kernel != "decode":
+        return "a cache in pages is for decoding"
     return (
         why_not_forward_mode(call.q, call.k, call.v, call.bias, call.multiplier)
         or output_stage.why_unfit(call)

@@ -21,8 +21,10 @@ MAX_WIDTH = 128
 MAX_ROW = 4096  # H · D: the outputs that a warp's lanes hold in registers
 
 _WARPS = 8
-_ROUND = 64
-_FULL = 4 * 132  # blocks that keep a large GPU busy
+_SHARED = 48 * 1024  # bytes that every GPU gives a block
+_LEAST = 32  # keys of a block
+_RESIDENT = 2  # blocks on a multiprocessor, where registers allow it
+_FEW = 4  # blocks for a sequence, below which some multiprocessors would have nothing to do
 
 
 def why_unsupported(call: Call) -> str | None:
@@ -35,6 +37,8 @@ def why_unsupported(call: Call) -> str | None:
         return "it takes one query per sequence and no code multiplier"
     if needs_gradient(call.q, call.k, call.v, call.bias):
         return "decoding has no gradient"
+    if call.paging is not None and (call.bias is not None or call.padding is not None):
+        return "a cache in pages takes neither bias nor padding"
     if heads > MAX_HEADS or width > MAX_WIDTH or width % 8 or heads * width > MAX_ROW:
         return (
             f"it takes up to {MAX_HEADS} heads of a size that is a multiple of 8 up to "
@@ -48,24 +52,36 @@ def forward(
 ) -> Tensor:
     """Return the output [B, 1, H, D]; for lack of a backward, nothing is kept for it."""
     batch, _, heads, width = call.q.shape
-    keys = call.k.shape[1]
     call = call.with_operands(aligned(call.q), aligned(call.k), aligned(call.v))
-    splits = max(1, min(math.ceil(_FULL / max(batch, 1)), math.ceil(keys / _ROUND)))
-    per_block = max(_ROUND, math.ceil(keys / splits / _ROUND) * _ROUND)
-    splits = max(1, math.ceil(keys / per_block))
+    keys, paging = call.k.shape[1], call.paging
+    if paging is not None:
+        keys *= paging.table.shape[1]
+    splits = _splits(batch, keys, nvrtc.multiprocessors(call.q.device))
     output = torch.empty(splits, batch, heads, width, dtype=torch.float32, device=call.q.device)
-    arguments = Arguments(output=output.data_ptr(), keys_per_block=per_block)
+    arguments = Arguments(output=output.data_ptr(), splits=splits)
     describe_call(arguments, call)
     if call.bias is not None:
         arguments.bias_batch, arguments.bias_head, _, arguments.bias_key = call.bias.stride()
+    if paging is not None:
+        arguments.table, arguments.lengths = paging.table.data_ptr(), paging.lengths.data_ptr()
+        arguments.pages, arguments.pages_per_sequence = len(call.k), paging.table.shape[1]
     if batch:
         source = read_sources("phi.cuh", "tensor_core.cuh", "scalars.cuh", "decode.cu")
-        kernel = load_kernel(source, "decode", {**macros(call), "WARPS": _WARPS}, call.q.device)
-        shared = 4 * (heads * (width + 4) + _ROUND * heads + heads * width)
-        kernel.launch(splits * batch, _WARPS * 32, arguments, shared)
-    if call.formula.output_kind == 0:
-        return output.sum(0).to(call.q.dtype).unsqueeze(1)
+        buffers = min(_WARPS, 2 ** int(math.log2(_SHARED / (4 * heads * width))))
+        page = 0 if paging is None else call.k.shape[1]
+        layout = {"WARPS": _WARPS, "BUFFERS": buffers, "PAGE": page}
+        kernel = load_kernel(source, "decode", macros(call) | layout, call.q.device)
+        kernel.launch(splits * batch, _WARPS * 32, arguments, 4 * buffers * heads * width)
     return finish(call, output)
+
+
+def _splits(batch: int, keys: int, multiprocessors: int) -> int:
+    """Return how many blocks share the keys of a sequence: as many as run at the same time."""
+    at_once = _RESIDENT * multiprocessors
+    splits = at_once // max(1, batch)
+    if splits < _FEW:  # so many that it does not matter when the last of them ends
+        splits = math.ceil(_FEW * at_once / batch)
+    return max(1, min(splits, math.ceil(keys / _LEAST)))
 
 
 def backward(
@@ -82,9 +98,9 @@ class Arguments(ctypes.Structure):
         *((name, Tensor4) for name in ("q", "k", "v")),
         ("bias", ctypes.c_void_p),
         *((f"bias_{axis}", ctypes.c_longlong) for axis in ("batch", "head", "key")),
-        ("padding", ctypes.c_void_p),
-        ("output", ctypes.c_void_p),
-        *((name, ctypes.c_int) for name in ("batch", "keys", "keys_per_block", "batch_per_bias")),
+        *((name, ctypes.c_void_p) for name in ("padding", "table", "lengths", "output")),
+        *((name, ctypes.c_int) for name in ("batch", "keys", "splits", "batch_per_bias")),
+        *((name, ctypes.c_int) for name in ("pages", "pages_per_sequence")),
         ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
     )

@@ -56,9 +56,9 @@ class Formula:
 
 
 @cache
-def read_sources(*names: str) -> str:
-    """Return CUDA sources, one after the other."""
-    folder = resources.files(__name__.rpartition(".")[0]) / "cuda"
+def read_sources(*names: str, package: str = __name__.rpartition(".")[0]) -> str:
+    """Return CUDA sources of a package, this one or another, one after the other."""
+    folder = resources.files(package) / "cuda"
     return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 

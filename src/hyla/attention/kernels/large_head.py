@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hyla.attention.groups import for_every_head, summed_over_groups
 from hyla.attention.kernels import ELSEWHERE, nvrtc, softmax_rows
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import NORMALISATIONS, read_sources
@@ -111,7 +112,7 @@ def _why_too_large(
     if capability(device) < plain.CAPABILITY:
         return "it needs compute capability 8.0 (Ampere) or newer"
     for name in passes:
-        if _first_plan(name, heads, _padded(width), dtype, device) is None:
+        if _first_plan(name, heads, width, dtype, device) is None:
             return f"H = {heads} heads of D = {width} do not fit on a multiprocessor"
     return None
 
@@ -126,7 +127,7 @@ def _takes_plain(
     index: int | None,
 ) -> bool:
     device = torch.device(kind if index is None else f"{kind}:{index}")
-    plans = (_first_plan(name, heads, _padded(width), dtype, device) for name in passes)
+    plans = (_first_plan(name, heads, width, dtype, device) for name in passes)
     return any(isinstance(plan, PlainPlan) for plan in plans)
 
 
@@ -149,7 +150,8 @@ def forward(
     arguments.first, arguments.output = output.data_ptr(), stage
     if log_sum is not None:
         scale, causal = call.formula.scale, call.formula.causal
-        log_sum.copy_(softmax_rows.log_sums(call.q, call.k, causal=causal, scale=scale))
+        keys = for_every_head(call.k, call.q.shape[2])
+        log_sum.copy_(softmax_rows.log_sums(call.q, keys, causal=causal, scale=scale))
         arguments.log_sum = log_sum.data_ptr()
     _launch("forward", plan, call, arguments)
     return _trimmed(output, width)
@@ -161,12 +163,13 @@ def backward(
     """Return the gradients of q, k, v and, if `bias_gradient`, of the bias.
 
     Unless in a fixed order, the gradient of q is added up atomically, which saves a second pass.
+    Of keys that query heads share, the pass makes a gradient for each; these are summed here.
     """
     width = call.q.shape[-1]
     key_plan, query_plan = choose_plan("key", call.q), choose_plan("query", call.q)
     upstream = _loadable(upstream, key_plan, query_plan)
     call = _prepared(call, key_plan, query_plan)
-    q, k, bias = call.q, call.k, call.bias
+    q, bias = call.q, call.bias
     arguments = _arguments(call)
     arguments.upstream = tensor4(upstream)
     mode, slabs = _BIAS_GRADIENT_NONE, None
@@ -179,7 +182,8 @@ def backward(
         log_sum = log_sum.contiguous()  # vmap may have folded it
         row_sums = torch.zeros(log_sum.shape, dtype=torch.float32, device=q.device)
         arguments.log_sum, arguments.row_sums = log_sum.data_ptr(), row_sums.data_ptr()
-    dk, dv = fresh(k), fresh(call.v)
+    own = (*call.k.shape[:2], *q.shape[2:])  # of every query head
+    dk, dv = (torch.empty(own, dtype=q.dtype, device=q.device) for _ in "kv")
     arguments.first, arguments.second = dk.data_ptr(), dv.data_ptr()
     if call.in_fixed_order:
         _launch("key", key_plan, call, arguments, mode=mode)
@@ -192,7 +196,7 @@ def backward(
         _launch("key", key_plan, call, arguments, mode=mode, adds=True)
     if log_sum is not None and row_sums is not None:
         rest = softmax_rows.rest_of_gradients(
-            *(q, k, log_sum, row_sums),
+            *(q, for_every_head(call.k, q.shape[2]), log_sum, row_sums),
             causal=call.formula.causal,
             scale=call.formula.scale,
             deterministic=call.in_fixed_order,
@@ -204,6 +208,7 @@ def backward(
     if bias is not None and slabs is not None:
         shared = len(slabs) // max(1, len(bias))
         dbias = slabs.unflatten(0, (len(bias), shared)).sum(1).to(bias.dtype)
+    dk, dv = (summed_over_groups(x, call.k.shape[2]) for x in (dk, dv))
     return _trimmed(dq, width), _trimmed(dk, width), _trimmed(dv, width), dbias
 
 
@@ -221,7 +226,7 @@ def _bias_gradient_slabs(bias: Tensor, batch: int, deterministic: bool) -> tuple
 def choose_plan(pass_name: str, q: Tensor) -> Plan:
     """Choose the plan of a pass for heads shaped as in q [B, T, H, D]."""
     heads, width = q.shape[2:]
-    plan = _first_plan(pass_name, heads, _padded(width), q.dtype, q.device)
+    plan = _first_plan(pass_name, heads, width, q.dtype, q.device)
     if plan is None:
         raise ValueError(f"no plan of the {pass_name} pass fits H = {heads}, D = {width}")
     return plan
@@ -234,7 +239,7 @@ def _first_plan(
     candidates = plain.plans(pass_name, heads, width)
     if dtype in tensor_core.DTYPES and capability(device) >= tensor_core.CAPABILITY:
         candidates = (*tensor_core.plans(pass_name, heads, width), *candidates)
-    room = _shared_memory(device) + _RESERVED
+    room = nvrtc.shared_memory(device) + _RESERVED
     for plan in candidates:
         if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + _RESERVED) <= room:
             return plan
@@ -246,23 +251,13 @@ def capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 
-def _shared_memory(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 227 * 1024
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-
-
-def _padded(width: int) -> int:
-    return math.ceil(width / 16) * 16
-
-
 def _prepared(call: Call, *plans: Plan) -> Call:
     return call.with_operands(*(_loadable(x, *plans) for x in (call.q, call.k, call.v)))
 
 
 def _loadable(x: Tensor, *plans: Plan) -> Tensor:
-    """Make heads a multiple of 16 wide and loadable in pieces of 16 bytes, as the plans need."""
-    missing = _padded(x.shape[-1]) - x.shape[-1]
+    """Make heads as wide as the plans need, and loadable in pieces of 16 bytes."""
+    missing = max(plan.padded(x.shape[-1]) for plan in plans) - x.shape[-1]
     x = F.pad(x, (0, missing)) if missing else x
     if any(plan.contiguous_heads for plan in plans) and x.stride(2) != x.shape[3]:
         x = x.contiguous()

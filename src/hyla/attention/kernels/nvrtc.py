@@ -92,7 +92,9 @@ def load_kernel(source: str, name: str, macros: Mapping[str, int], device: torch
 @functools.cache
 def _load(source: str, name: str, macros: tuple[tuple[str, int], ...], device_index: int) -> Binary:
     major, minor = torch.cuda.get_device_capability(device_index)
-    return Binary(kept_cubin(source, dict(macros), f"sm_{major}{minor}"), name, device_index)
+    # "a": code for this very generation, with instructions that no other has (warpgroup.cuh).
+    chip = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+    return Binary(kept_cubin(source, dict(macros), chip), name, device_index)
 
 
 def kept_cubin(source: str, macros: Mapping[str, int], architecture: str) -> bytes:
@@ -153,6 +155,20 @@ def _options(macros: Mapping[str, int], architecture: str) -> list[str]:
         "--std=c++17",
         *(f"--define-macro={key}={value}" for key, value in macros.items()),
     ]
+
+
+def shared_memory(device: torch.device) -> int:
+    """Return the bytes that a block may have; elsewhere, where the host build runs, a Hopper's."""
+    if device.type != "cuda":
+        return 227 * 1024
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+def multiprocessors(device: torch.device) -> int:
+    """Return how many there are; elsewhere, where the host build runs, few."""
+    if device.type != "cuda":
+        return 8
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @torch.compiler.assume_constant_result

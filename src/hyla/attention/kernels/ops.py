@@ -17,7 +17,7 @@ from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.choice import KERNELS, why_refused
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.gradients import under_torch_func_grad
-from hyla.attention.kernels.packing import Packing
+from hyla.attention.kernels.packing import Packing, Paging
 from hyla.attention.precision import in_autocast_dtype
 
 tag_compiled_code()
@@ -43,37 +43,43 @@ def fused_attention(kernel: str, call: Call) -> Tensor:
 # A call as an operator takes it: tensors and plain values. `_flat` and `_call` keep its order.
 _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? padding, Tensor? multiplier, "
-    "Tensor? row_factor, Tensor? query_starts, Tensor? key_starts, "
+    "Tensor? row_factor, Tensor? table, Tensor? lengths, "
+    "Tensor? query_starts, Tensor? key_starts, "
     "SymInt longest_query, SymInt longest_key, str kernel, "
     "str normalisation, str value, str phi, float scale, float eps, bool causal, "
-    "str output, float gain, float output_eps, bool deterministic"
+    "str output, float gain, float output_eps, bool bias_masks, bool deterministic"
 )
 
 
 def _flat(kernel: str, call: Call) -> tuple:
     padding = None if call.padding is None else call.padding.contiguous()
     packing, packed, formula = call.packing, (None, None, 0, 0), call.formula
+    paging = call.paging
+    paged = (None, None) if paging is None else (paging.table, paging.lengths)
     if packing is not None:
         starts = (packing.query_starts, packing.key_starts)
         packed = (*starts, packing.longest_query, packing.longest_key)
     return (
         *(call.q, call.k, call.v, call.bias, padding, call.multiplier, call.row_factor),
-        *(*packed, kernel, formula.normalisation, formula.value, formula.phi),
+        *(*paged, *packed, kernel, formula.normalisation, formula.value, formula.phi),
         *(formula.scale, formula.eps, formula.causal),
-        *(formula.output, formula.gain, formula.output_eps, call.deterministic),
+        *(formula.output, formula.gain, formula.output_eps),
+        *(call.bias_masks, call.deterministic),
     )
 
 
 def _call(given: tuple) -> tuple[str, Call]:
-    q, k, v, bias, padding, multiplier, row_factor, *packed, kernel = given[:12]
-    *formula, deterministic = given[12:]
+    q, k, v, bias, padding, multiplier, row_factor, table, lengths, *packed, kernel = given[:14]
+    *formula, bias_masks, deterministic = given[14:]
     call = Call(
         *(q, k, v),
         formula=_formula(*formula),
         bias=bias,
+        bias_masks=bias_masks,
         padding=padding,
         multiplier=multiplier,
         packing=None if packed[0] is None else Packing(*packed),
+        paging=None if table is None else Paging(table, lengths),
         row_factor=None if row_factor is None else row_factor.contiguous(),
         deterministic=deterministic,
     )
@@ -137,7 +143,7 @@ def _statistics(q: Tensor, kernel: str, normalisation: str, output: str) -> tupl
 
 @_attention.register_fake
 def _(q, *rest):
-    kernel, normalisation, *_, output, _, _, _ = rest[10:]
+    kernel, normalisation, *_, output, _, _, _, _ = rest[12:]
     y = torch.empty_like(q, memory_format=torch.contiguous_format)
     return y, *_statistics(q, kernel, normalisation, output)
 
@@ -155,7 +161,7 @@ def _(upstream, y, total_factor, log_sum, q, k, v, bias, *rest):
 
 
 def _save(ctx, inputs, output):
-    tensors, options = inputs[:9], inputs[9:]
+    tensors, options = inputs[:11], inputs[11:]
     y, total_factor, log_sum = output
     kept = (y, total_factor) if total_factor.ndim == 2 else (None, None)
     ctx.save_for_backward(*kept, log_sum if log_sum.ndim == 3 else None, *tensors)
@@ -169,7 +175,7 @@ def _differentiate(ctx, upstream, *_):
     bias_gradient = saved[6] is not None and ctx.needs_input_grad[3]
     run = _FunctionalGradient.apply if under_torch_func_grad() else _attention_backward
     dq, dk, dv, dbias = run(upstream, *saved, *ctx.options, bias_gradient)
-    unused = [None] * (5 + len(ctx.options))  # what masks, multiplies and packs, and no tensors
+    unused = [None] * (7 + len(ctx.options))  # what masks, multiplies and packs, and no tensors
     return dq, dk, dv, dbias if bias_gradient else None, *unused
 
 
@@ -227,8 +233,8 @@ def _fold_unless_common(x: Tensor | None, mapped: int | None, size: int) -> Tens
 
 def _folded(given: tuple, in_dims: tuple, size: int, *, common_bias: bool) -> list:
     """Fold the mapped axis of each tensor of a flat call."""
-    if given[7] is not None:
-        raise NotImplementedError("packed sequences under vmap: pack them all into one instead")
+    if any(x is not None for x in given[7:11]):
+        raise NotImplementedError("packed or paged sequences under vmap: make them one batch")
     fold_bias = _fold_unless_common if common_bias else _fold_optional
     folds = (_fold, _fold, _fold, fold_bias, _fold_optional, *[_fold_unless_common] * 2)
     tensors = zip(folds, given[:7], in_dims[:7], strict=True)

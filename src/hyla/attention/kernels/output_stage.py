@@ -22,8 +22,8 @@ load_kernel = nvrtc.load_kernel
 
 _SOURCES = ("phi.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "output_stage.cu")
 _PASSES = {"finish": 0, "gradient": 1}
-_THREADS = 256
-_MOST_PARTS = 8  # that one block sums as fast as many blocks would
+_THREADS = {"finish": 1024, "gradient": 256}
+_MOST_PARTS = 64  # that one block sums as fast as many blocks would
 
 
 def why_unfit(call: Call) -> str | None:
@@ -128,22 +128,25 @@ def _launch(
     arguments.rows, arguments.queries = batch * queries, queries
     row = heads * width
     vector = _elements_per_load(row, [*read, result])
-    # Decoding has few rows: all threads for each. Many rows keep several loads of a thread going.
-    at_once = 1 if pass_name == "finish" else 4
-    lanes = 2 ** math.ceil(math.log2(max(1, row / vector / at_once)))
-    lanes = min(lanes, _THREADS)
+    threads = _THREADS[pass_name]
+    # Decoding has few rows: a block for each. Many rows keep several loads of a thread going.
+    alone = pass_name == "finish"
+    lanes = 2 ** math.ceil(math.log2(max(1, row / vector / (1 if alone else 4))))
+    lanes = min(lanes, threads)
     macros = {
         "KIND": KINDS[result.dtype],
         "PASS": _PASSES[pass_name],
         "OUTPUT": formula.output_kind,
         "ROW": row,
         "LANES": lanes,
-        "THREADS": _THREADS,
+        "THREADS": threads,
         "VECTOR": vector,
     }
     kernel = load_kernel(read_sources(*_SOURCES), "output_stage", macros, result.device)
-    blocks = math.ceil(batch * queries / (_THREADS // lanes))
-    kernel.launch(blocks, _THREADS, arguments, 4 * _THREADS // 32)
+    blocks = math.ceil(batch * queries / (1 if alone else threads // lanes))
+    own = math.ceil(row / vector / lanes) * vector  # numbers of a thread
+    floats = threads // 32 + alone * own * threads
+    kernel.launch(blocks, threads, arguments, 4 * floats)
 
 
 def _elements_per_load(row: int, tensors: list[Tensor]) -> int:

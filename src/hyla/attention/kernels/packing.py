@@ -1,4 +1,4 @@
-"""Sequences of different lengths laid one after the other, without padding."""
+"""Sequences of different lengths: laid one after the other, or in pages."""
 
 from dataclasses import dataclass
 
@@ -17,3 +17,15 @@ class Packing:
     key_starts: Tensor
     longest_query: int
     longest_key: int
+
+
+@dataclass(frozen=True)
+class Paging:
+    """Which pages of a cache hold the keys and values of each sequence.
+
+    `table` is int32 [B, pages of a sequence] and `lengths` int32 [B], both contiguous. What lies in
+    the table beyond a sequence's length is not read.
+    """
+
+    table: Tensor
+    lengths: Tensor

@@ -7,15 +7,24 @@
 import ctypes
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from hyla.attention.kernels import bias_tiles, nvrtc
+from hyla.attention.groups import for_every_head, summed_over_groups
+from hyla.attention.kernels import bias_layout, nvrtc
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import read_sources
 from hyla.attention.kernels.output_stage import Output, describe
-from hyla.attention.kernels.plans.small import WARP, Plan, choose_plan, heads_and_elements_per_load
+from hyla.attention.kernels.plans.one_walk import choose_one_walk, shared_bytes
+from hyla.attention.kernels.plans.small import (
+    WARP,
+    HeadOrder,
+    Plan,
+    choose_plan,
+    heads_and_elements_per_load,
+)
 from hyla.attention.kernels.tensors import fresh
 
 load_kernel = nvrtc.load_kernel
@@ -26,10 +35,10 @@ MAX_ROW = 2048  # H · D: beyond it a lane's share of the heads no longer fits i
 VALUES = ("hidden", "linear", "residual")
 NORMALISATIONS = ("none", "rms_head", "softmax")
 
-_PASSES = {"forward": 0, "query": 1, "key": 2}  # a source each, after these:
+_PASSES = {"forward": 0, "query": 1, "key": 2, "backward": 3}  # a source each, after these:
 _SHARED_SOURCES = (
     *("phi.cuh", "output.cuh"),
-    *("small_head.cuh", "small_head_pairs.cuh", "small_head_walk.cuh"),
+    *("small_head.cuh", "small_head_pairs.cuh", "small_head_walk.cuh", "small_head_keys.cuh"),
 )
 
 
@@ -85,7 +94,7 @@ def forward(
     plan: Plan | None = None,
 ) -> Tensor:
     """Return the output [B, Tq, H, D]."""
-    call = _as_read(call)
+    call = _as_read(_with_own_keys(call))
     plan = plan or choose_plan("forward", call.q)
     output = fresh(call.q)
     arguments = _arguments(call)
@@ -100,11 +109,52 @@ def backward(
     call: Call, upstream: Tensor, *, log_sum: Tensor | None = None, bias_gradient: bool
 ) -> Gradients:
     """Return the gradients of q, k, v and, if `bias_gradient`, of the bias."""
+    key_heads, call = call.k.shape[2], _with_own_keys(call)
+    dq, dk, dv, dbias = _gradients(call, upstream, log_sum=log_sum, bias_gradient=bias_gradient)
+    return dq, summed_over_groups(dk, key_heads), summed_over_groups(dv, key_heads), dbias
+
+
+def _gradients(
+    call: Call, upstream: Tensor, *, log_sum: Tensor | None, bias_gradient: bool
+) -> Gradients:
+    plan = choose_one_walk(call, nvrtc.shared_memory(call.q.device))
+    if plan is not None:
+        options = {"log_sum": log_sum, "bias_gradient": bias_gradient}
+        return gradients_in_one_walk(call, upstream, plan=plan, **options)
     softmax = None
     if log_sum is not None:
         softmax = Softmax(log_sum.contiguous(), fresh(log_sum, torch.float32))
     dq, dbias = query_gradient(call, upstream, bias_gradient=bias_gradient, softmax=softmax)
     return dq, *key_gradient(call, upstream, softmax=softmax), dbias
+
+
+def gradients_in_one_walk(
+    call: Call,
+    upstream: Tensor,
+    *,
+    log_sum: Tensor | None = None,
+    bias_gradient: bool,
+    plan: Plan,
+) -> Gradients:
+    """Return all gradients from one pass, of a plan that `choose_one_walk` returned."""
+    call, upstream = _as_read(call), _with_contiguous_heads(upstream)
+    dq, dk, dv = fresh(call.q), fresh(call.k), fresh(call.v)
+    arguments = _arguments(call)
+    arguments.third = dq.data_ptr()
+    if log_sum is not None:
+        log_sum = log_sum.contiguous()
+        arguments.log_sum = log_sum.data_ptr()
+    launch = partial(
+        _launch, "backward", plan, call, arguments, upstream=upstream, first=dk, second=dv
+    )
+    if call.bias is None or not bias_gradient:
+        launch()
+        return dq, dk, dv, None
+    order = HeadOrder.of(plan, [call.q, call.k, call.v, upstream])
+    slabs = bias_layout.distance_slabs(call, call.bias, order)
+    arguments.bias_gradient = slabs.data_ptr()
+    launch(mode=bias_layout.EACH)
+    return dq, dk, dv, bias_layout.sum_slabs(slabs, call.bias, order)
 
 
 def query_gradient(
@@ -123,16 +173,14 @@ def query_gradient(
     plan = plan or choose_plan("query", call.q)
     dq = fresh(call.q)
     arguments = _arguments(call, softmax)
-    mode, slabs = bias_tiles.NONE, None
-    if call.bias is not None and bias_gradient:
-        mode, slabs = bias_tiles.gradient_slabs(
-            call.bias, len(call.q), plan, fixed_order=call.in_fixed_order
-        )
-        arguments.bias_gradient = slabs.data_ptr()
-    _launch("query", plan, call, arguments, upstream=upstream, first=dq, mode=mode)
-    if call.bias is None or slabs is None:
+    if call.bias is None or not bias_gradient:
+        _launch("query", plan, call, arguments, upstream=upstream, first=dq)
         return dq, None
-    return dq, bias_tiles.sum_slabs(slabs, call.bias)
+    order = HeadOrder.of(plan, [call.q, call.k, call.v, upstream])
+    mode, slabs = bias_layout.gradient_slabs(call, call.bias, order, plan)
+    arguments.bias_gradient = slabs.data_ptr()
+    _launch("query", plan, call, arguments, upstream=upstream, first=dq, mode=mode)
+    return dq, bias_layout.sum_slabs(slabs, call.bias, order)
 
 
 def key_gradient(
@@ -145,6 +193,12 @@ def key_gradient(
     arguments = _arguments(call, softmax)
     _launch("key", plan, call, arguments, upstream=upstream, first=dk, second=dv)
     return dk, dv
+
+
+def _with_own_keys(call: Call) -> Call:
+    """Repeat keys and values that query heads share: such small ones are read as one row."""
+    own = (for_every_head(x, call.q.shape[2]) for x in (call.k, call.v))
+    return call.with_operands(call.q, *own)
 
 
 def _as_read(call: Call) -> Call:
@@ -174,12 +228,13 @@ class Arguments(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "k", "v", "upstream")),
         *((name, ctypes.c_void_p) for name in ("bias", "padding", "multiplier")),
-        *((name, ctypes.c_void_p) for name in ("first", "second", "bias_gradient")),
+        *((name, ctypes.c_void_p) for name in ("first", "second", "third", "bias_gradient")),
         *(
             (f"{name}_{axis}", ctypes.c_longlong)
             for name in ("q", "k", "v", "upstream")
             for axis in ("batch", "token")
         ),
+        *((name, ctypes.c_longlong) for name in ("bias_batch", "bias_query")),
         *((name, ctypes.c_int) for name in ("batch", "queries", "keys")),
         *((name, ctypes.c_int) for name in ("batch_per_bias", "batch_per_multiplier", "reach")),
         ("scale", ctypes.c_float),
@@ -208,6 +263,19 @@ def _arguments(call: Call, softmax: Softmax | None = None) -> Arguments:
     return arguments
 
 
+def _describe_bias(arguments: Arguments, bias: Tensor, order: HeadOrder) -> Tensor:
+    """Say where biases lie: in what is returned, which must outlive the launch."""
+    ordered = order.apply(bias)
+    arguments.bias = ordered.data_ptr()
+    arguments.bias_batch = ordered.stride(0)
+    if bias.ndim == 4:
+        arguments.bias_query = ordered.stride(1)
+    else:  # by distance: a query further, a key is one entry nearer to the beginning
+        arguments.bias_query = -ordered.stride(1)
+        arguments.bias += (arguments.queries - 1) * ordered.stride(1) * ordered.element_size()
+    return ordered
+
+
 def _macros(
     pass_name: str, plan: Plan, call: Call, operands: list[Tensor], mode: int
 ) -> dict[str, int]:
@@ -226,6 +294,7 @@ def _macros(
         **formula.macros(),
         "BIASED": int(call.bias is not None),
         "BIAS_GRADIENT": mode,
+        "MASKED": int(call.may_mask),
         "MULTIPLIED": int(call.multiplier is not None),
         "OUTPUT": formula.output_kind,
     }
@@ -240,16 +309,9 @@ def _launch(
     upstream: Tensor | None = None,
     first: Tensor,
     second: Tensor | None = None,
-    mode: int = bias_tiles.NONE,
+    mode: int = bias_layout.NONE,
 ) -> None:
-    batch, tokens = first.shape[:2]
-    tiles = math.ceil(tokens / plan.rows)
-    if mode in (bias_tiles.PARTIAL, bias_tiles.ATOMIC):
-        shared_by = arguments.batch_per_bias
-        warps = batch // shared_by * math.ceil(shared_by * plan.lanes / WARP) * tiles
-        blocks = math.ceil(warps * WARP / plan.threads)
-    else:
-        blocks = math.ceil(batch * tiles * plan.lanes / plan.threads)
+    blocks = _blocks(pass_name, plan, first, arguments.batch_per_bias, mode)
     if blocks == 0:
         return
     operands = {"q": call.q, "k": call.k, "v": call.v}
@@ -261,11 +323,23 @@ def _launch(
         setattr(arguments, f"{name}_token", x.stride(1))
     arguments.first = first.data_ptr()
     arguments.second = second.data_ptr() if second is not None else None
-    tiled_bias = None
+    read = list(operands.values())
     if call.bias is not None:
-        tiled_bias = bias_tiles.tile_bias(call.bias, plan.rows, own_keys=pass_name == "key")
-        arguments.bias = tiled_bias.data_ptr()
-    macros = _macros(pass_name, plan, call, list(operands.values()), mode)
+        read.append(_describe_bias(arguments, call.bias, HeadOrder.of(plan, read)))
+    macros = _macros(pass_name, plan, call, read[: len(operands)], mode)
     source = read_sources(*_SHARED_SOURCES, f"small_head_{pass_name}.cu")
     kernel = load_kernel(source, "small_head", macros, first.device)
-    kernel.launch(blocks, plan.threads, arguments)
+    shared = shared_bytes(plan, call) if pass_name == "backward" else 0
+    kernel.launch(blocks, plan.threads, arguments, shared)
+
+
+def _blocks(pass_name: str, plan: Plan, own: Tensor, shared_by: int, mode: int) -> int:
+    """Count the blocks of a pass whose teams own these tokens [B, T, H, D]."""
+    batch, tokens = own.shape[:2]
+    tiles = math.ceil(tokens / plan.rows)
+    if pass_name == "backward":
+        return batch
+    if mode in (bias_layout.PARTIAL, bias_layout.ATOMIC):
+        warps = batch // shared_by * math.ceil(shared_by * plan.lanes / WARP) * tiles
+        return math.ceil(warps * WARP / plan.threads)
+    return math.ceil(batch * tiles * plan.lanes / plan.threads)

@@ -46,6 +46,8 @@ def why_unreadable(call: Call, kinds: tuple[str, ...]) -> str | None:
     reason = call.why_malformed()
     if reason is not None:
         return reason
+    if bias is not None and bias.ndim == 3:
+        return "biases by distance are for heads up to 16"
     if q.dtype not in KINDS or not q.dtype == k.dtype == v.dtype:
         return f"it takes bfloat16, float16 or float32, got {q.dtype}"
     if bias is not None and bias.dtype not in (torch.float32, q.dtype):
@@ -73,6 +75,7 @@ def macros(call: Call) -> dict[str, int]:
         "KIND": KINDS[call.q.dtype],
         "HEADS": heads,
         "WIDTH": width,
+        "SHARED_BY": call.heads_per_key_head,
         "BIASED": 0 if call.bias is None else 1 if call.bias.dtype == torch.float32 else 2,
         "PADDED": int(call.padding is not None),
         **call.formula.macros(),

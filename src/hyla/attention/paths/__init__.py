@@ -1,1 +1,1 @@
-"""Other ways to the same attention: chunks of queries, packed sequences, PyTorch's own kernels."""
+"""Other ways to the same attention: chunks, packed sequences, pages, PyTorch's own kernels."""

@@ -1,6 +1,7 @@
 """The reference path within bounded memory: a few queries at a time."""
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -36,7 +37,7 @@ def attend_in_chunks(
     past = k.shape[1] - q.shape[1]  # keys before the first query
 
     def attend(q: Tensor, k: Tensor, v: Tensor, start: int) -> tuple[Tensor, Tensor | None]:
-        chunk = {name: _query_rows(x, start, start + rows) for name, x in by_query.items()}
+        chunk = {name: query_rows(x, slice(start, start + rows)) for name, x in by_query.items()}
         if causal:
             chunk["mask"] = and_causal(chunk["mask"], q, k, past + start)
         out, code = reference_attention(q, k, v, **chunk, **arguments)
@@ -64,8 +65,6 @@ def and_causal(mask: Tensor | None, q: Tensor, k: Tensor, first: int) -> Tensor:
     return allowed if mask is None else mask & allowed
 
 
-def _query_rows(x: Tensor | None, start: int, stop: int) -> Tensor | None:
-    """Cut the query axis of a tensor that broadcasts to [B, H, Tq, Tk], if it has one."""
-    if x is None or x.ndim < 2 or x.shape[-2] == 1:
-        return x
-    return x[..., start:stop, :]
+def query_rows(x: Tensor | None, rows: slice | Int[Tensor, " P"]) -> Tensor | None:
+    """Pick rows of the query axis of a tensor that broadcasts to [B, H, Tq, Tk], if it has one."""
+    return x if x is None or x.ndim < 2 or x.shape[-2] == 1 else x[..., rows, :]

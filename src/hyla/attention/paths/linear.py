@@ -8,13 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hyla.attention.distance import DistanceBias
+from hyla.attention.groups import for_every_head
+
 CHUNK = 128
 # Smaller heads are the tasks' little models, on sequences shorter than a chunk.
 MIN_WIDTH = 32
 
 
 def why_unsupported(
-    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, mask: Tensor | None, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | DistanceBias | None,
+    mask: Tensor | None,
+    causal: bool,
 ) -> str | None:
     """Say why sums of keys and values cannot compute this, or return None if they can."""
     if q.shape[-1] < MIN_WIDTH:
@@ -27,8 +36,9 @@ def why_unsupported(
 
 
 def linear_time_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:
-    """Attend from q [B, Tq, H, D] to k and v [B, Tk, H, Dv]; the sums are float32 or better."""
+    """Attend from q [B, Tq, H, D] to k and v [B, Tk, G, Dv]; the sums are float32 or better."""
     given = q.dtype
+    k, v = (for_every_head(x, q.shape[2]) for x in (k, v))
     if given == torch.float16:  # sums over thousands of keys leave its range
         q, k, v = q.float(), k.float(), v.float()
     q = q * scale

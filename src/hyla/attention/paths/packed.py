@@ -15,8 +15,8 @@ from hyla.attention.validation import check_arguments
 
 def packed_attention(
     q: Float[Tensor, "tokens H D"],
-    k: Float[Tensor, "tokens H D"],
-    v: Float[Tensor, "tokens H D"],
+    k: Float[Tensor, "tokens G D"],
+    v: Float[Tensor, "tokens G D"],
     cu_seqlens: Int[Tensor, " sequences+1"],
     *,
     max_seqlen: int | None = None,
@@ -30,7 +30,7 @@ def packed_attention(
 
     Args:
         q: queries of all sequences [tokens, H, D].
-        k: keys.
+        k: keys [tokens, G, D]; G is H or, for grouped-query attention, divides it.
         v: values.
         cu_seqlens: where each sequence starts, from 0 to the number of tokens: int32
             [sequences + 1], the cumulative lengths as flash-attention takes them.

@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from hyla.attention.distance import DistanceBias
 from hyla.attention.kernels.gradients import why_not_forward_mode
 
 # Smaller heads are the tasks' little models, which run under vmap, where these kernels do not.
@@ -10,7 +11,13 @@ MIN_WIDTH = 32
 
 
 def why_unsupported(
-    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, mask: Tensor | None, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | DistanceBias | None,
+    mask: Tensor | None,
+    causal: bool,
 ) -> str | None:
     """Say why PyTorch's kernels cannot compute this, or return None if they can."""
     if q.shape[-1] < MIN_WIDTH:
@@ -26,9 +33,12 @@ def why_unsupported(
 def fused_softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float
 ) -> Tensor:
-    """Attend from q [B, Tq, H, D] to k and v [B, Tk, H, D]."""
+    """Attend from q [B, Tq, H, D] to k and v [B, Tk, G, D]."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    if q.shape[2] <= 1:  # in a branch of its own: shapes without numbers give no plain bool
+    grouped = False
+    if q.shape[2] <= 1:  # in branches of their own: shapes without numbers give no plain bool
         causal = False
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+    if q.shape[1] != k.shape[1]:
+        grouped = True
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
     return out.transpose(1, 2)

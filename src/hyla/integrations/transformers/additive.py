@@ -6,6 +6,10 @@ bias. To HYLA, whose code is not a softmax, such a number would be a score like 
 entry that everybody means as masked is a masked pair here, and the rest is a bias.
 """
 
+import functools
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -15,9 +19,26 @@ from torch.utils.weak import WeakIdKeyDictionary
 _LOWEST_BIAS = -30.0
 _HIGHEST_MASK = -70.0
 
-# All layers of a model get the same mask: it is looked at once, and again after it was written to
-# (which inference tensors do not tell: those are looked at each time).
-_meaning_of_mask = WeakIdKeyDictionary()
+_Meaning = TypeVar("_Meaning")
+
+
+def looked_at_once(look: Callable[..., _Meaning]) -> Callable[..., _Meaning]:
+    """Remember what a mask means, given what goes with it: all layers of a model get the same.
+
+    It is looked at again after it was written to, and, since inference tensors do not tell, each
+    time if it is one.
+    """
+    known = WeakIdKeyDictionary()
+
+    @functools.wraps(look)
+    def remembered(mask: Tensor, *beside: Tensor) -> _Meaning:
+        version = None if mask.is_inference() else mask._version
+        found = known.get(mask)
+        if found is None or version is None or found[0] != version:
+            found = known[mask] = version, look(mask, *beside)
+        return found[1]
+
+    return remembered
 
 
 def read_additive(mask: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -28,13 +49,7 @@ def read_additive(mask: Tensor) -> tuple[Tensor, Tensor | None]:
     if torch.compiler.is_compiling():  # to look at values would break the graph
         attended = attended_pairs(mask)
         return attended, mask.masked_fill(~attended, 0)
-    version = None if mask.is_inference() else mask._version
-    known = _meaning_of_mask.get(mask)
-    if known is None or version is None or known[0] != version:
-        attended = attended_pairs(mask)
-        known = version, attended, _has_bias(mask, attended)
-        _meaning_of_mask[mask] = known
-    _, attended, has_bias = known
+    attended, has_bias = _meaning(mask)
     return attended, mask.masked_fill(~attended, 0) if has_bias else None
 
 
@@ -50,8 +65,10 @@ def attended_pairs(mask: Tensor) -> Tensor:
     return mask > (_LOWEST_BIAS + _HIGHEST_MASK) / 2
 
 
-def _has_bias(mask: Tensor, attended: Tensor) -> bool:
-    """Whether the entries of attending pairs differ: one constant changes no softmax."""
+@looked_at_once
+def _meaning(mask: Tensor) -> tuple[Tensor, bool]:
+    """Return which pairs attend, and whether their entries differ: a constant is no bias."""
+    attended = attended_pairs(mask)
     unclear = (mask > _HIGHEST_MASK) & (mask < _LOWEST_BIAS)
     lowest = torch.where(attended, mask, torch.inf).amin()
     highest = torch.where(attended, mask, -torch.inf).amax()
@@ -69,4 +86,4 @@ def _has_bias(mask: Tensor, attended: Tensor) -> bool:
             "an attention mask of floating-point zeros and ones is added to scores and would mask "
             "nothing; give a boolean one (True = attend)"
         )
-    return differ
+    return attended, differ

@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
 
 from hyla.attention.paths.chunking import and_causal
-from hyla.integrations.transformers.additive import read_additive
+from hyla.integrations.transformers.additive import looked_at_once, read_additive
 
 # Arguments that change what attention computes, and that the family has no counterpart for.
 _REFUSED = {
@@ -38,12 +37,12 @@ def refuse_unsupported(name: str, arguments: Mapping[str, Any]) -> None:
             )
 
 
-def repeat_heads(x: Tensor, query: Tensor) -> Tensor:
-    """Repeat the key or value heads [B, Hkv, T, D] so that every query head has its own."""
-    heads, groups = x.shape[1], query.shape[1] // x.shape[1]
-    if heads * groups != query.shape[1]:
-        raise ValueError(f"{heads} key heads do not divide the {query.shape[1]} query heads")
-    return x if groups == 1 else x.repeat_interleave(groups, dim=1)
+def in_our_layout(
+    query: Tensor, key: Tensor, value: Tensor, pairs: Pairs
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q [B, T, H, D], and k and v with their own number of heads, without keys to come."""
+    k, v = (x[:, :, : pairs.num_keys].transpose(1, 2) for x in (key, value))
+    return query.transpose(1, 2), k, v
 
 
 def read_pairs(
@@ -83,11 +82,6 @@ def read_pairs(
     return Pairs(mask, bias, causal=False, num_keys=num_keys)
 
 
-# All layers of a model get the same mask: it is looked at once, and again after it was written to
-# (which inference tensors do not tell: those are looked at each time).
-_padding_of_mask = WeakIdKeyDictionary()
-
-
 def _padding_behind(mask: Tensor, query: Tensor, key: Tensor) -> Tensor | None:
     """Return key padding [B, 1, 1, K] if the mask is no more than that and causality; else None.
 
@@ -100,13 +94,12 @@ def _padding_behind(mask: Tensor, query: Tensor, key: Tensor) -> Tensor | None:
         return None
     if num_queries == 1:  # sees all that is not padding; when decoding, every layer comes here
         return mask
-    version = None if mask.is_inference() else mask._version
-    known = _padding_of_mask.get(mask)
-    if known is not None and version is not None and known[0] == version:
-        return known[1]
+    return _padding_beside_causality(mask, query.transpose(1, 2), key.transpose(1, 2))
+
+
+@looked_at_once
+def _padding_beside_causality(mask: Tensor, q: Tensor, k: Tensor) -> Tensor | None:
     # The last query sees every key that is not padding. Not a view: it would keep the mask alive.
     padding = mask[:, :, -1:].clone()
-    layout = (query.transpose(1, 2), key.transpose(1, 2))
-    same = and_causal(padding, *layout, num_keys - num_queries).equal(mask)
-    _padding_of_mask[mask] = version, padding if same else None
+    same = and_causal(padding, q, k, k.shape[1] - q.shape[1]).equal(mask)
     return padding if same else None

@@ -9,14 +9,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from hyla._errors import install_command
+from hyla._optional import needed
 
-try:
+with needed("transformers", "hyla.integrations.transformers needs transformers"):
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-except ImportError as error:
-    raise ImportError(
-        f"hyla.integrations.transformers needs transformers: {install_command('transformers')}"
-    ) from error
 
 from hyla.integrations.transformers.masks import pair_mask
 from hyla.integrations.transformers.proof import (

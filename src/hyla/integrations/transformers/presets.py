@@ -11,9 +11,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hyla.attention import PRESETS, RECOMMENDED, AttentionSpec, attention, resolve_spec
 from hyla.integrations.transformers.arguments import (
+    in_our_layout,
     read_pairs,
     refuse_unsupported,
-    repeat_heads,
 )
 from hyla.integrations.transformers.interface import register_attention, register_on_request
 from hyla.integrations.transformers.proof import AttentionFunction
@@ -85,20 +85,17 @@ def attention_function(name: str, spec: AttentionSpec) -> AttentionFunction:
             position_bias=position_bias,
             sliding_window=sliding_window,
         )
-        key, value = (
-            repeat_heads(x[:, :, : pairs.num_keys], query).transpose(1, 2) for x in (key, value)
-        )
-        query = query.transpose(1, 2)
+        q, k, v = in_our_layout(query, key, value, pairs)
         result = attention(
-            query,
-            key,
-            value,
+            q,
+            k,
+            v,
             attention=spec if softcap is None else capped(spec, softcap),
             bias=pairs.bias,
             mask=pairs.mask,
             causal=pairs.causal,
             scale=scaling,
-            code_multiplier=_dropout(query, key, dropout),
+            code_multiplier=_dropout(q, k, dropout),
             return_code=bool(output_attentions),
         )
         out, code = result if isinstance(result, tuple) else (result, None)

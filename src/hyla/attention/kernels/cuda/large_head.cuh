@@ -15,93 +15,151 @@
 // in register m the query pair m with key pair j ^ m in lane pair j: all lanes agree on the query,
 // and the code, loaded in that order of keys, multiplies it. No value ever changes lanes.
 //
-// The code of a tile lies in shared memory once, as [query][key][head], halves. Rows of it read
-// straight are what p needs (a key, queries × heads); read transposed, what O needs (a query,
-// heads × keys).
+// The code of a tile lies in shared memory once, eight heads (16 bytes) of a pair together. Rows of
+// it read straight are what p needs (a key, queries × heads); read transposed, what O needs (a
+// query, heads × keys).
 //
-// Set by the compiler's command line: KIND, HEADS, WIDTH (a multiple of 16), QUERIES and KEYS
-// (the tile), WARPS, BLOCKS (that must fit on a multiprocessor), NORMALISED (RMSHead), SOFTMAX, PHI,
+// Set by the compiler's command line: KIND, HEADS, WIDTH (16, 32, 64 or 128), QUERIES and KEYS
+// (the tile), SHARED_BY (heads of q for each of k and v), WARPS, BLOCKS (that must fit on a
+// multiprocessor), NORMALISED (RMSHead), SOFTMAX, PHI,
 // BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, OUTPUT (output.cuh; the backward knows of a
-// gain alone), and for the backward PASS, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
+// gain alone), and for the backward PASS, STAGES, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;
-constexpr int GROUPS = (HEADS + 7) / 8;  // of eight heads; missing heads are zeros
+constexpr int GROUPS = HEADS <= 8 ? 1 : HEADS <= 16 ? 2 : 4;  // of eight heads; missing are zeros
 constexpr int ALL_HEADS = 8 * GROUPS;
 constexpr int SLICES = WIDTH / 16;
+constexpr int TOKEN = ALL_HEADS * WIDTH;  // halves
+static_assert(WARPS % 8 == 0 && QUERIES % 8 == 0 && KEYS % 16 == 0, "rows come in eights");
+static_assert(WIDTH % 16 == 0 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH <= 128, "size of a head");
 
-// Pitches, in halves, that put eight consecutive rows of 16 bytes into different banks.
-constexpr int HEAD_PITCH = WIDTH + 8;
-constexpr int TOKEN_PITCH = ALL_HEADS * HEAD_PITCH + 8;
-constexpr int CODE_PITCH = ALL_HEADS + (ALL_HEADS % 16 == 0 ? 8 : 0);
-constexpr int CODE_ROW = KEYS * CODE_PITCH + 8;
+DEVICE int my_lane() { return static_cast<int>(threadIdx.x % WARP); }
+DEVICE int my_warp() { return static_cast<int>(threadIdx.x / WARP % WARPS); }
 
-DEVICE int my_lane() { return static_cast<int>(threadIdx.x) % WARP; }
-DEVICE int my_warp() { return static_cast<int>(threadIdx.x) / WARP; }
+// ---------------------------------------------------------------- rows in shared memory
 
-// ---------------------------------------------------------------- tokens in shared memory
+// A row is WIDTH halves in pieces of 16 bytes; eight rows, up to 64 of d, lie together. A matrix is
+// the same piece of eight rows, which must lie in different banks: the row's `turn` is XORed to the
+// number of the piece. Addresses are built so that from there on constants are added or XORed.
+constexpr int PANEL = WIDTH < 64 ? WIDTH : 64;
+constexpr int PIECES = PANEL / 8;
+constexpr int EIGHT_ROWS = 8 * PANEL * 2;  // bytes
+constexpr int ROW = WIDTH * 2;             // bytes that eight rows take, divided by eight
 
-// Tokens first … first + COUNT - 1, zeros beyond `end`; all threads take part, a warp per token.
-template <int COUNT>
-DEVICE void copy_tokens(Half *tile, const Half *from, const Tensor4 &x, int first, int end) {
-    constexpr int PIECES = WIDTH / 8, ROUNDS = (HEADS * PIECES + WARP - 1) / WARP;
-    from += (first + my_warp()) * x.token;
-    tile += my_warp() * TOKEN_PITCH;
+DEVICE Shared place(int row, int piece, int turn) {
+    return (row / 8 * (WIDTH / PANEL) + piece / PIECES) * EIGHT_ROWS + row % 8 * (2 * PANEL) +
+           ((piece % PIECES) ^ (turn % PIECES)) * 16;
+}
+
+DEVICE Shared place(int row, int piece) { return place(row, piece, row / (8 / PIECES)); }
+
+// From a piece in the first 2 (or 4) of a row to the one `pieces`, a multiple of 2 (or 4), on.
+DEVICE Shared pieces_on(Shared at, int pieces) {
+    return (at ^ (pieces % PIECES * 16)) + pieces / PIECES * EIGHT_ROWS;
+}
+
+// Where in a tile of `tokens` a head of a token lies. What is multiplied head by head (Q and K) lies
+// by heads; what is multiplied token by token (V and G), by tokens.
+template <int TOKENS>
+struct ByHead {
+    static DEVICE int row(int token, int head) { return head * TOKENS + token; }
+};
+struct ByToken {
+    static DEVICE int row(int token, int head) { return token * ALL_HEADS + head; }
+};
+
+// Tokens first … first + COUNT - 1, zeros beyond `end`; all threads take part, a warp per token. A
+// head of them that several heads of q share goes to the place of each.
+template <int COUNT, typename Order, int SHARING = 1>
+DEVICE void copy_tokens(Shared tile, const Half *from, const Tensor4 &x, int first, int end) {
+    constexpr int ROW_PIECES = WIDTH / 8, ROUNDS = (HEADS * ROW_PIECES + WARP - 1) / WARP;
+    const long long step = WARPS * x.token;
+    from += first * x.token;
+    end -= first + my_warp();
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
-        const int number = round * WARP + my_lane(), head = number / PIECES;
-        if (HEADS * PIECES % WARP != 0 && head >= HEADS) break;
-        const Half *source = from + head * x.head + number % PIECES * 8;
-        Half *to = tile + head * HEAD_PITCH + number % PIECES * 8;
+        const int number = round * WARP + my_lane(), head = number / ROW_PIECES;
+        if (HEADS * ROW_PIECES % WARP != 0 && head >= HEADS) break;
+        const int piece = number % ROW_PIECES;
+        const Half *source = from + (my_warp() * x.token + head / SHARING * x.head + piece * 8);
+        const Shared to = tile + place(Order::row(my_warp(), head), piece);
 #pragma unroll
-        for (int token = 0; token < COUNT; token += WARPS) {
-            if (COUNT % WARPS != 0 && token + my_warp() >= COUNT) break;
-            const bool live = first + token + my_warp() < end;
-            copy_async(to + token * TOKEN_PITCH, live ? source + token * x.token : x.at, live);
+        for (int token = 0; token < COUNT; token += WARPS, source += step) {
+            copy_async(to + Order::row(token, 0) * ROW, source, token < end);
         }
     }
 }
 
 // Heads that do not exist are zeros from the start, since no copy touches them.
-template <int COUNT>
+template <int COUNT, typename Order>
 DEVICE void clear_missing_heads(Half *tile) {
-    for (int token = 0; token < COUNT; ++token) {
-        Half *missing = tile + token * TOKEN_PITCH + HEADS * HEAD_PITCH;
-        for (int i = threadIdx.x; i < (ALL_HEADS - HEADS) * HEAD_PITCH; i += THREADS) missing[i] = 0;
+    constexpr int ROW_PIECES = WIDTH / 8;
+    for (unsigned i = threadIdx.x; i < (ALL_HEADS - HEADS) * COUNT * ROW_PIECES; i += THREADS) {
+        const int row = Order::row(i / ROW_PIECES % COUNT, HEADS + i / (ROW_PIECES * COUNT));
+        char *at = reinterpret_cast<char *>(tile) + place(row, i % ROW_PIECES);
+        *reinterpret_cast<uint4 *>(at) = make_uint4(0, 0, 0, 0);
     }
 }
 
 // ---------------------------------------------------------------- the code of a tile
 
-// c [16 × 8] = left [16 × d] right [8 × d]ᵀ, both rows of 16-byte pieces in shared memory.
-DEVICE void contract_width(float (&c)[4], const Half *left, int left_pitch, const Half *right,
-                           int right_pitch) {
-    const int lane = my_lane();
-    left += lane % 16 * left_pitch + lane / 16 * 8;
-    right += lane % 8 * right_pitch + lane / 8 * 8;
-    const float zero[4] = {};
+// Eight heads of a pair: keys in an order that puts eight of them, and eight queries, into different
+// banks. In the orders of the exchange this leaves addresses that are nearly the same for all of it.
+constexpr int CODE_PIECE = 16, CODE_ROW = KEYS * CODE_PIECE, CODE_GROUP = QUERIES * CODE_ROW;
+
+DEVICE Shared code_place(int group, int query, int key) {
+    return group * CODE_GROUP + query * CODE_ROW + (key ^ (query % 8)) * CODE_PIECE;
+}
+
+// A lane's row for the product of key pair r, a row per query, in the order j ^ r.
+DEVICE Shared code_by_query(int r, int key_of_pair) {
+    const int row = my_lane() % 8;
+    return (row ^ (2 * r)) * CODE_ROW + (row ^ key_of_pair) * CODE_PIECE;
+}
+
+// And for the product of query pair m, a row per key, in the order j ^ m.
+DEVICE Shared code_by_key(int m, int query_of_pair) {
+    return (2 * m + query_of_pair) * CODE_ROW + (my_lane() % 8 ^ query_of_pair) * CODE_PIECE;
+}
+
+// Scores of 16 keys × 8 UNIT queries, COUNT heads. Slice by slice, so that the products of different
+// heads do not wait for each other; one load of queries serves two eights of them, or two slices.
+template <int COUNT, int UNIT>
+DEVICE void head_scores(float (&score)[COUNT][UNIT][4], Shared keys, Shared queries) {
+    constexpr int STEP = UNIT == 2 ? 1 : 2;
 #pragma unroll
-    for (int slice = 0; slice < SLICES; slice += 2) {
-        Pair x[4], y[4];
-        // One load serves two slices; where the second is missing, it loads anything.
-        load_matrices(y, right + (slice + 1 < SLICES || lane < 16 ? slice * 16 : -16));
-        load_matrices(x, left + slice * 16);
-        if (slice == 0) multiply_add(c, zero, x[0], x[1], x[2], x[3], y[0], y[1]);
-        else multiply_add(c, c, x[0], x[1], x[2], x[3], y[0], y[1]);
-        if (slice + 1 < SLICES) {
-            load_matrices(x, left + slice * 16 + 16);
-            multiply_add(c, c, x[0], x[1], x[2], x[3], y[2], y[3]);
+    for (int i = 0; i < COUNT * UNIT * 4; ++i) score[i / (4 * UNIT)][i / 4 % UNIT][i % 4] = 0.f;
+#pragma unroll
+    for (int slice = 0; slice < SLICES; slice += STEP) {
+        const Shared right = pieces_on(queries, 2 * slice);
+        const Shared left[2] = {pieces_on(keys, 2 * slice), pieces_on(keys, 2 * slice + 2)};
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            float(&first)[4] = score[i][0], (&last)[4] = score[i][UNIT - 1];
+            Pair x[4], y[4];
+            load_matrices(y, right + i * QUERIES * ROW);
+            load_matrices(x, left[0] + i * KEYS * ROW);
+            multiply_add(first, first, x[0], x[1], x[2], x[3], y[0], y[1]);
+            if (UNIT == 1 && slice + 1 < SLICES) load_matrices(x, left[1] + i * KEYS * ROW);
+            if (UNIT == 2 || slice + 1 < SLICES) {
+                multiply_add(last, last, x[0], x[1], x[2], x[3], y[2], y[3]);
+            }
         }
     }
 }
 
-// Scores of 16 keys × 8 queries of one head.
-DEVICE void head_scores(float (&c)[4], const Half *keys, const Half *queries, int head) {
-    contract_width(c, keys + head * HEAD_PITCH, TOKEN_PITCH, queries + head * HEAD_PITCH,
-                   TOKEN_PITCH);
+// Where the lane finds its rows for them, in a tile that lies by heads.
+DEVICE Shared left_rows(int row) { return place(row + my_lane() % 16, my_lane() / 16); }
+
+template <int UNIT>
+DEVICE Shared right_rows(int row) {
+    const int lane = my_lane();
+    if constexpr (UNIT == 2) return place(row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    return place(row + lane % 8, smaller(lane / 8, WIDTH / 8 - 1));  // or anything, of no slice
 }
 
-// Which key and query of its unit a lane's four scores belong to.
+// Which key and query of 16 keys × 8 queries a lane's four scores belong to.
 DEVICE int key_of(int element) { return my_lane() / 4 + element / 2 * 8; }
 DEVICE int query_of(int element) { return my_lane() % 4 * 2 + element % 2; }
 
@@ -110,14 +168,14 @@ DEVICE int query_of(int element) { return my_lane() % 4 * 2 + element % 2; }
 constexpr bool SCALED = BIASED != 0;
 
 DEVICE void add_bias(float (&c)[4], const Arguments &a, const Sequence &s, int head,
-                     int first_query, int first_key, const bool (&seen)[4]) {
+                     int first_query, int first_key) {
     if constexpr (BIASED != 0) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
+            const int query = first_query + query_of(e), key = first_key + key_of(e);
             c[e] *= a.scale;
-            if (seen[e]) {
-                const float bias =
-                    bias_of(a, s, head, first_query + query_of(e), first_key + key_of(e));
+            if (visible(a, s, query, key)) {
+                const float bias = bias_of(a, s, head, query, key);
                 c[e] = masks_pair(bias) ? 0.f : c[e] + bias;
             }
         }
@@ -126,10 +184,17 @@ DEVICE void add_bias(float (&c)[4], const Arguments &a, const Sequence &s, int h
 
 DEVICE float remaining_scale(const Arguments &a) { return SCALED ? 1.f : a.scale; }
 
-// What RMSHead divides by, inverted, given the sum of squares; 0 for a masked pair.
-DEVICE float inverse_root(const Arguments &a, float squares, bool seen) {
-    const float scale = remaining_scale(a), mean = squares * (1.f / HEADS) * scale * scale;
-    return !seen ? 0.f : NORMALISED ? inverse_root_of(mean + a.eps) : 1.f;
+// What RMSHead divides by, inverted, given the sum of squares; where they overflowed no number.
+DEVICE float inverse_root(const Arguments &a, float squares) {
+    const float scale = remaining_scale(a);
+    const float x = squares * (scale * scale * (1.f / HEADS)) + a.eps;
+    return NORMALISED ? fast_inverse_root(x) + 0.f * x : 1.f;
+}
+
+// Whether none of 16 keys × `queries` is masked, so that nobody need ask pair by pair.
+DEVICE bool all_visible(const Sequence &s, int first_query, int queries, int first_key) {
+    return !PADDED && first_query + queries <= s.queries && first_key + 16 <= s.keys &&
+           first_key + 15 <= first_query + s.reach;
 }
 
 // The code of a softmax, in powers of two: its exponent is score · `exponent_scale` + `exponent`.
@@ -159,16 +224,13 @@ DEVICE Pair activate_pair(float first, float second) {
 }
 
 // Register r of lane pair j goes to register r ^ j.
-DEVICE void exchange_registers(Pair (&x)[4]) {
+DEVICE void exchange_registers(Pair &x0, Pair &x1, Pair &x2, Pair &x3) {
     const bool odd = my_lane() & 1, high = my_lane() & 2;
-    const Pair a = odd ? x[1] : x[0], b = odd ? x[0] : x[1];
-    const Pair c = odd ? x[3] : x[2], d = odd ? x[2] : x[3];
-    x[0] = high ? c : a, x[1] = high ? d : b;
-    x[2] = high ? a : c, x[3] = high ? b : d;
+    const Pair a = odd ? x1 : x0, b = odd ? x0 : x1;
+    const Pair c = odd ? x3 : x2, d = odd ? x2 : x3;
+    x0 = high ? c : a, x1 = high ? d : b;
+    x2 = high ? a : c, x3 = high ? b : d;
 }
-
-// In the order in which lane pair j carries pair j ^ r: where row n of a matrix is found.
-DEVICE int permuted(int row, int r) { return row ^ (r << 1); }
 
 // c [16 × 8] = Σ over heads; a [group][lower or upper rows], b [group].
 DEVICE void contract_heads(float (&c)[4], const Pair (&a)[GROUPS][2], const Pair (&b)[GROUPS]) {
@@ -178,36 +240,59 @@ DEVICE void contract_heads(float (&c)[4], const Pair (&a)[GROUPS][2], const Pair
     } else {
         multiply_add(c, zero, a[0][0], a[0][1], a[1][0], a[1][1], b[0], b[1]);
 #pragma unroll
-        for (int g = 2; g + 1 < GROUPS; g += 2) {
+        for (int g = 2; g < GROUPS; g += 2) {
             multiply_add(c, c, a[g][0], a[g][1], a[g + 1][0], a[g + 1][1], b[g], b[g + 1]);
         }
-        if constexpr (GROUPS % 2 == 1) {
-            multiply_add(c, c, a[GROUPS - 1][0], a[GROUPS - 1][1], b[GROUPS - 1]);
+    }
+}
+
+// Operands of such products must lie in neighbouring registers, so one load brings both of a pair of
+// groups of heads; where there is one group, both neighbours of a pair of tokens.
+DEVICE int neighbour_of_row() { return GROUPS == 1 ? my_lane() / 8 % 2 : my_lane() / 16; }
+DEVICE int other_of_row() { return GROUPS == 1 ? my_lane() / 16 : my_lane() / 8 % 2; }
+
+// [16 of d × heads] of two neighbouring tokens: the left side.
+DEVICE Shared heads_of_two(int slice) {
+    const int next = my_lane() / 16;
+    return place(ByToken::row(GROUPS == 1 ? next : 0, (GROUPS == 1 ? 0 : next * 8) + my_lane() % 8),
+                 2 * slice + my_lane() / 8 % 2);
+}
+
+DEVICE void load_heads_of_two(Pair (&x)[2][GROUPS][2], Shared at) {
+    if constexpr (GROUPS == 1) {
+        Pair m[4];
+        load_matrices_transposed(m, at);
+        x[0][0][0] = m[0], x[0][0][1] = m[1], x[1][0][0] = m[2], x[1][0][1] = m[3];
+    } else {
+#pragma unroll
+        for (int i = 0; i < 2 * GROUPS; i += 2) {
+            const int token = i / GROUPS, g = i % GROUPS;
+            Pair m[4], (&own)[GROUPS][2] = x[token];
+            load_matrices_transposed(m, at + (token * ALL_HEADS + g * 8) * ROW);
+            own[g][0] = m[0], own[g][1] = m[1], own[g + 1][0] = m[2], own[g + 1][1] = m[3];
         }
     }
 }
 
-// [16 of d × heads] of two neighbouring tokens, d from `tile` on: the left side of such products.
-DEVICE void load_heads_of_two(Pair (&x)[2][GROUPS][2], const Half *tile) {
-    const int lane = my_lane();
-    const Half *row = tile + lane / 16 * TOKEN_PITCH + lane % 8 * HEAD_PITCH + lane / 8 % 2 * 8;
+// The right side: the code of two neighbours, [heads × 8], for EIGHTS eights of queries. `at` is the
+// lane's row of the neighbour `neighbour_of_row`.
+template <int EIGHTS>
+DEVICE void load_code_of_two(Pair (&x)[EIGHTS][2][GROUPS], Shared at) {
+    if constexpr (GROUPS > 1) {
 #pragma unroll
-    for (int g = 0; g < GROUPS; ++g) {
-        Pair m[4];
-        load_matrices_transposed(m, row + g * 8 * HEAD_PITCH);
-        x[0][g][0] = m[0], x[0][g][1] = m[1], x[1][g][0] = m[2], x[1][g][1] = m[3];
-    }
-}
-
-// The code of two neighbouring rows as the right side of such products: [heads × 8] each. `row` is
-// where lanes 0-7 find the first and lanes 8-15 the second; lanes 16-31 take the next eight heads.
-DEVICE void load_code_of_two(Pair (&x)[2][GROUPS], const Half *row) {
+        for (int i = 0; i < EIGHTS * GROUPS; i += 2) {
+            const int g = i % GROUPS;
+            Pair m[4], (&two)[2][GROUPS] = x[i / GROUPS];
+            load_matrices(m, at + i / GROUPS * 8 * CODE_ROW + (g + other_of_row()) * CODE_GROUP);
+            two[0][g] = m[0], two[0][g + 1] = m[1], two[1][g] = m[2], two[1][g + 1] = m[3];
+        }
+    } else {
 #pragma unroll
-    for (int g = 0; g < GROUPS; g += 2) {
-        const int next = g + 1 < GROUPS ? my_lane() / 16 : 0;
-        Pair m[4];
-        load_matrices(m, row + (g + next) * 8);
-        x[0][g] = m[0], x[1][g] = m[1];
-        if (g + 1 < GROUPS) x[0][g + 1] = m[2], x[1][g + 1] = m[3];
+        for (int i = 0; i < EIGHTS; i += 2) {  // of one eight, the same twice
+            Pair m[4];
+            load_matrices(m, at + (i + (EIGHTS == 1 ? 0 : other_of_row())) * 8 * CODE_ROW);
+            x[i][0][0] = m[0], x[i][1][0] = m[1];
+            if constexpr (EIGHTS > 1) x[i + 1][0][0] = m[2], x[i + 1][1][0] = m[3];
+        }
     }
 }

@@ -22,7 +22,7 @@
 // shared memory, dV in registers. If ADDS_QUERY_GRADIENT the key pass adds its share of dQ to
 // global memory atomically; for a fixed order the query pass computes everything up to ds again.
 //
-// Set by the compiler's command line: KIND, PASS, HEADS, WIDTH (a multiple of 16), QUERIES
+// Set by the compiler's command line: KIND, PASS, HEADS, SHARED_BY, WIDTH (a multiple of 16), QUERIES
 // and KEYS (multiples of 4), WARPS, BLOCKS (that must fit on a multiprocessor), LANES, SHARE,
 // NORMALISED, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, ADDS_QUERY_GRADIENT,
 // BIAS_GRADIENT and OUTPUT (output.cuh; the backward knows of a gain alone).
@@ -76,12 +76,15 @@ struct Tokens {  // of one sequence
     const Scalar *at;  // [token, head, d], heads contiguous
     long long token;
     int count;
+    int sharing;                   // heads of q that share one of them
     const unsigned char *padding;  // null: none is masked
 
     DEVICE bool holds(int i) const {
         return i < count && (!PADDED || padding == nullptr || padding[i] != 0);
     }
-    DEVICE const Scalar *find(int i, int h, int d) const { return at + i * token + h * WIDTH + d; }
+    DEVICE const Scalar *find(int i, int h, int d) const {
+        return at + i * token + h / sharing * WIDTH + d;
+    }
 
     // Four elements of token i; zeros where there is no such token, whatever memory holds.
     DEVICE void load(int i, const Scalar *from, float (&x)[4]) const {
@@ -91,13 +94,13 @@ struct Tokens {  // of one sequence
 };
 
 DEVICE Tokens of_queries(const Arguments &a, const Sequence &s, const Tensor4 &x) {
-    return {tokens_of(a, x, s.index, s.first_query), x.token, s.queries, nullptr};
+    return {tokens_of(a, x, s.index, s.first_query), x.token, s.queries, 1, nullptr};
 }
 
 DEVICE Tokens of_keys(const Arguments &a, const Sequence &s, const Tensor4 &x) {
     const unsigned char *padding = nullptr;
     if constexpr (PADDED) padding = a.padding + static_cast<long long>(s.index) * a.keys;
-    return {tokens_of(a, x, s.index, s.first_key), x.token, s.keys, padding};
+    return {tokens_of(a, x, s.index, s.first_key), x.token, s.keys, SHARED_BY, padding};
 }
 
 // Which of d the lane owns: VECTOR from here on.

@@ -5,7 +5,8 @@
 //                 rows: factor · G;    rms: f · (G − ŷ · mean(G ŷ)) with ŷ = y / gain
 //
 // A team of LANES neighbouring threads owns a row, whose numbers stay in registers: memory is read
-// once.
+// once. There are few decoded rows and many parts of them, so in FINISH all teams of a block share
+// out the parts of one row.
 //
 // Set by the compiler's command line: KIND, PASS, OUTPUT, ROW (numbers of a row), LANES (a power of
 // two), THREADS (a multiple of LANES) and VECTOR (elements per load, up to 4; divides ROW).
@@ -16,7 +17,8 @@
 constexpr int WARP = 32;
 constexpr int VECTORS = (ROW / VECTOR + LANES - 1) / LANES;  // of a thread
 constexpr int OWN = VECTORS * VECTOR;
-constexpr int ROWS_OF_BLOCK = THREADS / LANES;
+constexpr int TEAMS = THREADS / LANES;
+constexpr int ROWS_OF_BLOCK = PASS == PASS_FINISH ? 1 : TEAMS;
 static_assert(ROW % VECTOR == 0 && THREADS % LANES == 0 && THREADS % WARP == 0, "a row's threads");
 
 struct Arguments {
@@ -29,6 +31,9 @@ struct Arguments {
 
 struct Memory {
     float sums[THREADS / WARP];
+#if PASS == PASS_FINISH
+    float parts[OWN][THREADS];
+#endif
 };
 
 DEVICE int my_thread() { return static_cast<int>(threadIdx.x); }
@@ -72,8 +77,9 @@ DEVICE void store_row(Scalar *row, const float (&x)[OWN]) {
     }
 }
 
+DEVICE int my_team() { return my_thread() / LANES; }
 DEVICE int my_row() {
-    return static_cast<int>(blockIdx.x) * ROWS_OF_BLOCK + my_thread() / LANES;
+    return static_cast<int>(blockIdx.x) * ROWS_OF_BLOCK + my_team() % ROWS_OF_BLOCK;
 }
 
 DEVICE long long start_of(int row) { return static_cast<long long>(row) * ROW; }
@@ -85,15 +91,44 @@ DEVICE int given_factor(const Arguments &a, int row) {
 
 #if PASS == PASS_FINISH
 
-DEVICE void sum_parts(const Arguments &a, int row, bool live, float (&x)[OWN]) {
+template <int N>
+DEVICE void read_floats(const float *from, float (&x)[N]) {
+    if constexpr (N == 4) {
+        const float4 y = __ldg(reinterpret_cast<const float4 *>(from));
+        x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) x[i] = __ldg(from + i);
+    }
+}
+
+// In all teams: each adds up every TEAMS-th part, then what the teams have.
+DEVICE void sum_parts(Memory &memory, const Arguments &a, int row, float (&x)[OWN]) {
 #pragma unroll
     for (int i = 0; i < OWN; ++i) x[i] = 0.f;
-    if (!live) return;
-    for (int part = 0; part < a.part_count; ++part) {
+#pragma unroll 8
+    for (int part = my_team(); part < a.part_count; part += TEAMS) {
         const float *from = a.parts + start_of(part * a.rows + row);
 #pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+            if (!is_in_row(i)) continue;
+            float some[VECTOR];
+            read_floats(from + place_of(i), some);
+#pragma unroll
+            for (int j = 0; j < VECTOR; ++j) x[i * VECTOR + j] += some[j];
+        }
+    }
+    if constexpr (TEAMS > 1) {
+#pragma unroll
+        for (int i = 0; i < OWN; ++i) memory.parts[i][my_thread()] = x[i];
+        __syncthreads();
+#pragma unroll
         for (int i = 0; i < OWN; ++i) {
-            if (is_in_row(i / VECTOR)) x[i] += __ldg(from + place_of(i / VECTOR) + i % VECTOR);
+            x[i] = 0.f;
+#pragma unroll
+            for (int team = 0; team < TEAMS; ++team) {
+                x[i] += memory.parts[i][team * LANES + my_thread() % LANES];
+            }
         }
     }
 }
@@ -102,15 +137,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) output_stage(const Argumen
     extern __shared__ uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
     const int row = my_row();
-    const bool live = row < a.rows;
     float x[OWN], squares = 0.f;
-    sum_parts(a, row, live, x);
+    sum_parts(memory, a, row, x);
     if constexpr (OUTPUT == OUTPUT_RMS) {
 #pragma unroll
         for (int i = 0; i < OWN; ++i) squares += x[i] * x[i];
         squares = sum_over_row(memory, squares);
     }
-    if (!live) return;
+    if (my_team() != 0) return;
     const float factor = output_factor(a.output, given_factor(a, row), squares);
 #pragma unroll
     for (int i = 0; i < OWN; ++i) x[i] *= factor;

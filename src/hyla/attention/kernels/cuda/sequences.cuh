@@ -27,7 +27,7 @@ struct Arguments {
     float *row_sums;       // [batch, query, head]: for its backward, Σ over the keys of scale · ds
 };
 
-DEVICE int smaller(int x, int y) { return x < y ? x : y; }
+DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
 
 struct Sequence {
     int index, queries, keys;

@@ -34,12 +34,13 @@
 // Set by the compiler's command line: PASS, BF16, HEADS, WIDTH (the head size d), LANES, ROWS,
 // PACK, VECTOR (elements per load; divides PACK · WIDTH), THREADS and BLOCKS (how many must fit on
 // a multiprocessor, which caps the registers), PREFETCH, NORMALISED (by RMSHead), SOFTMAX, HIDDEN,
-// RESIDUAL (with HIDDEN), PHI, BIASED, BIAS_GRADIENT, MULTIPLIED and OUTPUT (output.cuh; the
-// backward knows of a gain alone).
+// RESIDUAL (with HIDDEN), PHI, BIASED, BIAS_GRADIENT, MASKED (whether causality, padding or a bias
+// of −∞ may mask a pair), MULTIPLIED and OUTPUT (output.cuh; the backward knows of a gain alone).
 
 #define PASS_FORWARD 0
 #define PASS_QUERY 1
 #define PASS_KEY 2
+#define PASS_WHOLE 3  // the backward in one pass
 
 #define BIAS_GRADIENT_NONE 0
 #define BIAS_GRADIENT_EACH 1     // one gradient per batch element
@@ -55,12 +56,13 @@ typedef float Scalar;
 
 struct Arguments {
     const Scalar *q, *k, *v, *upstream;  // [batch, token, head, d]; head and d are contiguous
-    const float *bias;                   // [biases, tile, other token, head, row of the tile]
+    const float *bias;                   // [biases, …, head as `bias_head` orders them]
     const unsigned char *padding;        // [batch, key], 0 = masked; null: nothing is masked
     const float *multiplier;             // [multipliers, query, key]
-    Scalar *first, *second;              // forward: O; query pass: dQ; key pass: dK and dV
-    float *bias_gradient;                // [slabs, tile, key, head, row of the tile]
+    Scalar *first, *second, *third;      // forward: O; query pass: dQ; others: dK, dV (and dQ)
+    float *bias_gradient;                // [slabs, query, key, head as `bias_head` orders them]
     long long q_batch, q_token, k_batch, k_token, v_batch, v_token, upstream_batch, upstream_token;
+    long long bias_batch, bias_query;  // from one bias, and from one query in it, to the next
     int batch, queries, keys;
     int batch_per_bias, batch_per_multiplier;  // so many consecutive batch elements share one
     int reach;                                 // a query sees the keys up to its own index + reach
@@ -77,6 +79,7 @@ constexpr int LANE_UNITS = (UNITS + LANES - 1) / LANES;
 constexpr int LANE_HEADS = LANE_UNITS * PACK;
 constexpr int LOCAL = LANE_HEADS * WIDTH;  // floats of one token held by one lane
 constexpr bool EVEN = LANE_UNITS * LANES * PACK == HEADS;  // no lane holds heads that do not exist
+constexpr int BIAS_HEADS = LANES * LANE_HEADS;  // of a pair, and from one key's biases to the next
 static_assert(VECTOR > 0 && (PACK * WIDTH) % VECTOR == 0, "VECTOR must divide PACK * WIDTH");
 static_assert(EVEN || HEADS % PACK == 0, "PACK must divide HEADS");
 
@@ -105,6 +108,20 @@ DEVICE void read(const float *from, float *x) {
     } else {
         static_assert(N == 1, "float32 loads take 1, 2 or 4 elements");
         x[0] = __ldg(from);
+    }
+}
+
+// The same from shared memory.
+template <int N>
+DEVICE void copy(const float *from, float *x) {
+    if constexpr (N == 4) {
+        const float4 w = *reinterpret_cast<const float4 *>(from);
+        x[0] = w.x, x[1] = w.y, x[2] = w.z, x[3] = w.w;
+    } else if constexpr (N == 2) {
+        const float2 w = *reinterpret_cast<const float2 *>(from);
+        x[0] = w.x, x[1] = w.y;
+    } else {
+        x[0] = *from;
     }
 }
 
@@ -153,33 +170,39 @@ DEVICE int my_seat() { return my_lane() % LANES; }  // place in the team
 
 DEVICE bool holds_unit(int unit) { return EVEN || my_seat() + LANES * unit < UNITS; }
 
-// The lane's heads of the token at `token`; zeros where `live` is false, whatever memory holds.
-DEVICE void load_heads(const Scalar *token, bool live, float (&x)[LOCAL]) {
+// Where the lane's first unit lies in a token; its others follow at equal distances.
+constexpr int NEXT_UNIT = LANES * PACK * WIDTH;
+
+template <typename T>
+DEVICE T *lane_part(T *token) {
+    return token + my_seat() * (PACK * WIDTH);
+}
+
+// The lane's heads of a token, from its part of it; zeros unless `live`, whatever memory holds.
+DEVICE void load_heads(const Scalar *part, bool live, float (&x)[LOCAL]) {
 #pragma unroll
     for (int unit = 0; unit < LANE_UNITS; ++unit) {
         const bool here = live && holds_unit(unit);
-        const Scalar *from = token + (my_seat() + LANES * unit) * (PACK * WIDTH);
 #pragma unroll
         for (int i = 0; i < PACK * WIDTH; i += VECTOR) {
             float *into = x + unit * PACK * WIDTH + i;
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) into[j] = 0.f;
-            if (here) read<VECTOR>(from + i, into);
+            if (here) read<VECTOR>(part + unit * NEXT_UNIT + i, into);
         }
     }
 }
 
-DEVICE void store_heads(Scalar *token, float factor, const float (&x)[LOCAL]) {
+DEVICE void store_heads(Scalar *part, float factor, const float (&x)[LOCAL]) {
 #pragma unroll
     for (int unit = 0; unit < LANE_UNITS; ++unit) {
         if (!holds_unit(unit)) continue;
-        Scalar *to = token + (my_seat() + LANES * unit) * (PACK * WIDTH);
 #pragma unroll
         for (int i = 0; i < PACK * WIDTH; i += VECTOR) {
             float scaled[VECTOR];
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) scaled[j] = factor * x[unit * PACK * WIDTH + i + j];
-            write<VECTOR>(to + i, scaled);
+            write<VECTOR>(part + unit * NEXT_UNIT + i, scaled);
         }
     }
 }
@@ -198,18 +221,20 @@ struct Place {
 DEVICE Place locate(const Arguments &a, int tokens) {
     const int tiles = (tokens + ROWS - 1) / ROWS;
     Place place;
+    int first_of_bias = 0;
     if constexpr (FOLDS_BIAS) {
         const int warp = static_cast<int>(blockIdx.x) * (THREADS / WARP) + threadIdx.x / WARP;
         const int folds = (a.batch_per_bias + TEAMS - 1) / TEAMS;
         const int bias = warp / (folds * tiles);
         const int fold = warp % (folds * tiles) / tiles;
         const int member = fold * TEAMS + my_lane() / LANES;
-        place.batch = bias * a.batch_per_bias + member;
+        first_of_bias = bias * a.batch_per_bias;
+        place.batch = first_of_bias + member;
         place.tile = warp % tiles;
         place.live = member < a.batch_per_bias && place.batch < a.batch;
         place.slab = BIAS_GRADIENT == BIAS_GRADIENT_ATOMIC ? bias : bias * folds + fold;
         // A warp beyond the last bias has no slab: let it point at one it will never write.
-        if (bias * a.batch_per_bias >= a.batch) place.slab = -1;
+        if (first_of_bias >= a.batch) place.slab = -1;
     } else {
         const int team = static_cast<int>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / LANES;
         place.batch = team / tiles;
@@ -217,7 +242,8 @@ DEVICE Place locate(const Arguments &a, int tokens) {
         place.live = place.batch < a.batch;
         place.slab = place.live ? place.batch : -1;
     }
-    if (!place.live) place.batch = 0;
+    // What has nothing to do reads what is there, of its own bias: a NaN elsewhere must not come in.
+    if (!place.live) place.batch = FOLDS_BIAS && place.slab >= 0 ? first_of_bias : 0;
     place.first = place.tile * ROWS;
     return place;
 }

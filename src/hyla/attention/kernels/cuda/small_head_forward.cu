@@ -1,19 +1,33 @@
 // The forward pass, one output tile a team.
 
+// Sums over the lanes of a team, for all rows in all lanes.
+DEVICE void sum_rows(float (&x)[ROWS]) {
+#pragma unroll
+    for (int mask = LANES / 2; mask > 0; mask /= 2) {
+        const int apart = mask / (LANES / SHARERS) * OWNED;  // of a row's places in the two lanes
+        float theirs[ROWS];
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) theirs[row] = exchange(x[row ^ apart], mask);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) x[row] += theirs[row];
+    }
+}
+
 DEVICE void scale_output(const Arguments &a, const Place &place, float (&o)[ROWS][LOCAL]) {
     const long long given = place.batch / a.output.batch_per_factor * (long long)a.queries;
+    float squares[ROWS] = {};
+    if constexpr (OUTPUT == OUTPUT_RMS) {
+#pragma unroll
+        for (int i = 0; i < ROWS * LOCAL; ++i) {
+            squares[i / LOCAL] += o[i / LOCAL][i % LOCAL] * o[i / LOCAL][i % LOCAL];
+        }
+        sum_rows(squares);
+    }
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
-        const int query = place.first + row;
+        const int query = token_of(place, row);
         const bool live = place.live && query < a.queries;
-        float squares = 0.f;
-        if constexpr (OUTPUT == OUTPUT_RMS) {
-#pragma unroll
-            for (int i = 0; i < LOCAL; ++i) squares += o[row][i] * o[row][i];
-#pragma unroll
-            for (int mask = LANES / 2; mask > 0; mask /= 2) squares += exchange(squares, mask);
-        }
-        const float factor = live ? output_factor(a.output, given + query, squares) : 0.f;
+        const float factor = live ? output_factor(a.output, given + query, squares[row]) : 0.f;
         if constexpr (OUTPUT == OUTPUT_RMS) {
             if (live && my_seat() == 0) {
                 a.output.total_factor[place.batch * (long long)a.queries + query] = factor;
@@ -25,21 +39,22 @@ DEVICE void scale_output(const Arguments &a, const Place &place, float (&o)[ROWS
 }
 
 // The first walk of a softmax: log_sum of the tile's queries, which is kept for the backward.
-DEVICE void sum_over_keys(const Arguments &a, const Place &place, const float *bias, int end,
+DEVICE void sum_over_keys(const Arguments &a, const Place &place, Biases biases, int end,
                           Stream stream, const float (&q)[ROWS][LOCAL],
                           float (&log2_sum)[ROWS][LANE_HEADS]) {
     RunningSum sums[ROWS][LANE_HEADS];
-    stream.start(0, end);
 #pragma unroll 1
     for (int key = 0; key < end; ++key) {
-        float k[LOCAL], unused[LOCAL], s[ROWS][LANE_HEADS];
-        bool seen;
-        stream.take(key, end, k, unused, seen);
-        start_scores(bias + key * (HEADS * ROWS), s);
+        float k[LOCAL], s[ROWS][LANE_HEADS];
+        const bool seen = stream.sees();
+        load_heads(stream.left, seen, k);
+        stream.advance();
+        biases.read_into(s);
+        biases.advance(BIAS_HEADS);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
             add_scores(q[row], k, s[row]);
-            if (!is_visible(a, seen, place.first + row, key)) continue;
+            if (!is_visible(a, seen, token_of(place, row), key)) continue;
 #pragma unroll
             for (int h = 0; h < LANE_HEADS; ++h) sums[row][h].add(s[row][h]);
         }
@@ -52,43 +67,52 @@ DEVICE void sum_over_keys(const Arguments &a, const Place &place, const float *b
             log_sum[h] = sums[row][h].logarithm();
             log2_sum[row][h] = LOG2_E * log_sum[h];
         }
-        store_statistic(a, a.log_sum, place, place.first + row, log_sum);
+        store_statistic(a, a.log_sum, place, token_of(place, row), log_sum);
     }
 }
 
+// Keys, values and biases of the next step are asked for as soon as those of this one were used
+// for the last time: they arrive in the same registers, while the rest of the step is computed.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
     const Place place = locate(a, a.queries);
     float q[ROWS][LOCAL], o[ROWS][LOCAL] = {};
     load_tile(a.q + place.batch * a.q_batch, a.q_token, place, a.queries, a.scale, q);
-    const float *bias = tile_bias(a, place, a.queries, a.keys);
-    Stream stream{a.k + place.batch * a.k_batch, a.v + place.batch * a.v_batch, a.k_token,
-                  a.v_token, a.padding ? a.padding + place.batch * (long long)a.keys : nullptr,
-                  place.live};
+    Biases biases = tile_biases(a, place, a.queries, a.bias_query);
+    Stream stream = key_stream(a, place);
     const int end = key_end(a, place);
     float log2_sum[ROWS][LANE_HEADS];
-    if constexpr (SOFTMAX) sum_over_keys(a, place, bias, end, stream, q, log2_sum);
-    stream.start(0, end);
+    if constexpr (SOFTMAX) sum_over_keys(a, place, biases, end, stream, q, log2_sum);
+    float k[LOCAL], v[LOCAL], next_s[ROWS][LANE_HEADS];
+    bool next_seen = false;
+    if (end > 0) {
+        stream.fetch(k, v, next_seen);
+        biases.read_into(next_s);
+    }
 #pragma unroll 1
     for (int key = 0; key < end; ++key) {
-        float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], x[ROWS][SUM_SPACE], y[ROWS][FACTORS];
-        bool seen;
-        stream.take(key, end, k, v, seen);
-        const auto visible = [&](int row) { return is_visible(a, seen, place.first + row, key); };
-        const float *biases = bias + key * (HEADS * ROWS);
-        start_scores(biases, s);
+        float s[ROWS][LANE_HEADS], x[ROWS][SUM_SPACE], y[ROWS][FACTORS];
+        const bool seen = next_seen;
+        const auto visible = [&](int row) { return is_visible(a, seen, token_of(place, row), key); };
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+            for (int h = 0; h < LANE_HEADS; ++h) s[row][h] = next_s[row][h];
             add_scores(q[row], k, s[row]);
             if constexpr (SOFTMAX) soften(s[row], log2_sum[row], visible(row));
         }
+        const bool more = key + 1 < end;  // else the last is read again
+        if (more) stream.advance();
+        next_seen = stream.sees();
+        load_heads(stream.left, next_seen, k);
         sums_of_rows(biases, visible, s, v, 0, nullptr, 0, x);
+        if constexpr (!LINEAR) load_heads(stream.right, next_seen, v);
+        if (more) biases.advance(BIAS_HEADS);
+        biases.read_into(next_s);
         if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
 #pragma unroll
-        for (int i = 0; i < OWNED; ++i) {
-            const int row = first_owned() + i;
-            const float multiplier =
-                pair_multiplier(a, place, place.first + row, key, visible(row));
-            factors(a, x[i], multiplier, y[i]);
+        for (int row = 0; row < OWNED; ++row) {
+            const int query = token_of(place, row);
+            factors(a, x[row], pair_multiplier(a, place, query, key, visible(row)), y[row]);
         }
         if constexpr (SUMS > 0) collect<OWNED>(y);
 #pragma unroll
@@ -107,6 +131,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
                 for (int d = 0; d < WIDTH; ++d) o[row][h * WIDTH + d] += code * value[d];
             }
         }
+        if constexpr (LINEAR) load_heads(stream.right, next_seen, v);
     }
     if constexpr (OUTPUT != OUTPUT_AS_IT_IS) scale_output(a, place, o);
     store_tile(a.first, place, a.queries, 1.f, o);

@@ -13,7 +13,7 @@ constexpr int SUMS =
 constexpr int FACTORS = HIDDEN_SIZE + (OWN_FACTOR ? 1 : 0) + (BACKWARD && NORMALISED ? 1 : 0);
 constexpr int SUM_SPACE = SUMS > 0 ? SUMS : 1;
 // Whether scores are looked through for what is masked and not finite. A softmax makes it 0 itself.
-constexpr bool LOOKS = !SOFTMAX && (BIASED || PASS == PASS_FORWARD);
+constexpr bool LOOKS = MASKED && !SOFTMAX && (BIASED || PASS == PASS_FORWARD);
 
 // The team's rows are shared out as they are summed, so that a lane ends with the sums of OWNED
 // rows: this halves the exchanges at each step, and φ is evaluated once, not once per lane.
@@ -22,23 +22,19 @@ constexpr int OWNED = ROWS / SHARERS;
 
 DEVICE int first_owned() { return my_seat() / (LANES / SHARERS) * OWNED; }
 
+// Which row of the tile a lane keeps at `place`. Each lane begins with the rows it will own, and
+// lanes that exchange differ in one bit of that order: what one sends from the upper half of its
+// places belongs to the lower half of the other's, so nothing has to be selected.
+DEVICE int row_of(int place) { return place ^ first_owned(); }
+
 template <int MASK, int ROWS_LEFT>
 DEVICE void sum_and_share(float (&x)[ROWS][SUM_SPACE]) {
     if constexpr (MASK > 0) {
         constexpr int KEPT = ROWS_LEFT > 1 ? ROWS_LEFT / 2 : 1;
-        const bool upper = my_lane() & MASK;
 #pragma unroll
         for (int row = 0; row < KEPT; ++row) {
 #pragma unroll
-            for (int i = 0; i < SUMS; ++i) {
-                if constexpr (ROWS_LEFT > 1) {
-                    const float sent = upper ? x[row][i] : x[row + KEPT][i];
-                    const float kept = upper ? x[row + KEPT][i] : x[row][i];
-                    x[row][i] = kept + exchange(sent, MASK);
-                } else {
-                    x[row][i] += exchange(x[row][i], MASK);
-                }
-            }
+            for (int i = 0; i < SUMS; ++i) x[row][i] += exchange(x[ROWS_LEFT - KEPT + row][i], MASK);
         }
         sum_and_share<MASK / 2, KEPT>(x);
     }
@@ -49,15 +45,10 @@ template <int ROWS_HAD>
 DEVICE void collect(float (&y)[ROWS][FACTORS]) {
     if constexpr (ROWS_HAD < ROWS) {
         constexpr int MASK = LANES / SHARERS * (ROWS_HAD / OWNED);
-        const bool upper = my_lane() & MASK;
 #pragma unroll
         for (int row = 0; row < ROWS_HAD; ++row) {
 #pragma unroll
-            for (int i = 0; i < FACTORS; ++i) {
-                const float mine = y[row][i], other = exchange(mine, MASK);
-                y[row][i] = upper ? other : mine;
-                y[row + ROWS_HAD][i] = upper ? mine : other;
-            }
+            for (int i = 0; i < FACTORS; ++i) y[row + ROWS_HAD][i] = exchange(y[row][i], MASK);
         }
         collect<2 * ROWS_HAD>(y);
     }

@@ -1,7 +1,7 @@
 // The backward pass of queries: dQ, the gradient of the bias and, of a softmax, δ.
 
-// ds of a tile, kept as [head][row]; the teams of a warp share the sum out as `sum_and_share` does.
-constexpr int DS = LANE_HEADS * ROWS;
+// ds of a tile, [row][head]; the teams of a warp share the sum out, half of what is left at a time.
+constexpr int DS = ROWS * LANE_HEADS;
 
 template <int MASK, int LEFT>
 DEVICE int fold_teams(float (&x)[DS]) {  // returns how many sums the lane ends with
@@ -47,17 +47,20 @@ DEVICE Share my_share() {
     return share;
 }
 
-DEVICE void add_bias_gradient(float *record, const Share &share, float (&ds)[DS]) {
+// `record` is the key's entry of the slab for query 0.
+DEVICE void add_bias_gradient(const Arguments &a, const Place &place, float *record,
+                              const Share &share, float (&ds)[DS]) {
     const int count = fold_teams<WARP / 2, DS>(ds);
 #pragma unroll
     for (int i = 0; i < DS; ++i) {
         if (i >= count) break;
-        const int head = head_of((share.first + i) / ROWS), row = (share.first + i) % ROWS;
-        if (!share.writes || head >= HEADS) continue;
+        const int query = token_of(place, (share.first + i) / LANE_HEADS);
+        if (!share.writes || query >= a.queries) continue;
+        float *to = record + query * (long long)a.keys * BIAS_HEADS + (share.first + i) % LANE_HEADS;
         if constexpr (BIAS_GRADIENT == BIAS_GRADIENT_ATOMIC) {
-            atomicAdd(record + head * ROWS + row, ds[i]);
+            atomicAdd(to, ds[i]);
         } else {
-            record[head * ROWS + row] = ds[i];
+            *to = ds[i];
         }
     }
 }
@@ -70,33 +73,33 @@ struct Tile {
 // What `score_gradient` needs of the pairs of a key: s, or with a softmax the code, and factors.
 // Returns whether biases may mask some.
 DEVICE bool look_at_pairs(const Arguments &a, const Place &place, int key, bool seen,
-                          const Tile &tile, const float *biases, const float (&k)[LOCAL],
+                          const Tile &tile, const Biases &biases, const float (&k)[LOCAL],
                           const float (&v)[LOCAL], float (&s)[ROWS][LANE_HEADS],
                           float (&y)[ROWS][FACTORS]) {
     float x[ROWS][SUM_SPACE];
-    start_scores(biases, s);
+    biases.read_into(s);
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
         add_scores(tile.q[row], k, s[row]);
         if constexpr (SOFTMAX) {
-            soften(s[row], tile.log2_sum[row], is_visible(a, seen, place.first + row, key));
+            soften(s[row], tile.log2_sum[row], is_visible(a, seen, token_of(place, row), key));
         }
     }
     const bool masked = sums_of_rows(biases, any_row, s, v, 0, tile.g[0], LOCAL, x);
     if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
 #pragma unroll
-    for (int i = 0; i < OWNED; ++i) {
-        const int query = place.first + first_owned() + i;
+    for (int row = 0; row < OWNED; ++row) {
+        const int query = token_of(place, row);
         const bool visible = is_visible(a, seen, query, key);
-        factors(a, x[i], pair_multiplier(a, place, query, key, visible), y[i]);
+        factors(a, x[row], pair_multiplier(a, place, query, key, visible), y[row]);
     }
     if constexpr (SUMS > 0) collect<OWNED>(y);
     return masked;
 }
 
 // The first walk of a softmax: δ of the tile's queries, which is kept for the keys' pass.
-DEVICE void average_gradients(const Arguments &a, const Place &place, const float *bias,
-                              Stream stream, const Tile &tile, float (&mean)[ROWS][LANE_HEADS]) {
+DEVICE void average_gradients(const Arguments &a, const Place &place, Biases biases, Stream stream,
+                              const Tile &tile, float (&mean)[ROWS][LANE_HEADS]) {
     float total[ROWS][LANE_HEADS] = {};  // of the codes: 1, but for the rounding of large scores
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
@@ -104,14 +107,14 @@ DEVICE void average_gradients(const Arguments &a, const Place &place, const floa
         for (int h = 0; h < LANE_HEADS; ++h) mean[row][h] = 0.f;
     }
     const int end = key_end(a, place);
-    stream.start(0, end);
+    stream.start(end > 0);
 #pragma unroll 1
     for (int key = 0; key < end; ++key) {
         float k[LOCAL], v[LOCAL], code[ROWS][LANE_HEADS], y[ROWS][FACTORS];
         bool seen;
-        stream.take(key, end, k, v, seen);
-        const float *biases = bias + key * (HEADS * ROWS);
+        stream.take(key + 1 < end, k, v, seen);
         look_at_pairs(a, place, key, seen, tile, biases, k, v, code, y);
+        biases.advance(BIAS_HEADS);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
@@ -129,7 +132,7 @@ DEVICE void average_gradients(const Arguments &a, const Place &place, const floa
         for (int h = 0; h < LANE_HEADS; ++h) {
             if (total[row][h] > 0.f) mean[row][h] = __fdividef(mean[row][h], total[row][h]);
         }
-        store_statistic(a, a.mean_gradient, place, place.first + row, mean[row]);
+        store_statistic(a, a.mean_gradient, place, token_of(place, row), mean[row]);
     }
 }
 
@@ -141,18 +144,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
     // The keys' pass scales its results and not the upstream gradient, so δ is kept without gain.
     load_tile(a.upstream + place.batch * a.upstream_batch, a.upstream_token, place, a.queries,
               SOFTMAX ? 1.f : with_gain(a.output, 1.f), tile.g);
-    const float *bias = tile_bias(a, place, a.queries, a.keys);
-    Stream stream{a.k + place.batch * a.k_batch, a.v + place.batch * a.v_batch, a.k_token,
-                  a.v_token, a.padding ? a.padding + place.batch * (long long)a.keys : nullptr,
-                  place.live};
+    Biases biases = tile_biases(a, place, a.queries, a.bias_query);
+    Stream stream = key_stream(a, place);
     float mean_gradient[ROWS][LANE_HEADS];
     if constexpr (SOFTMAX) {
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
-            load_statistic(a, a.log_sum, place.batch, place.first + row, LOG2_E,
+            load_statistic(a, a.log_sum, place.batch, token_of(place, row), LOG2_E,
                            tile.log2_sum[row]);
         }
-        average_gradients(a, place, bias, stream, tile, mean_gradient);
+        average_gradients(a, place, biases, stream, tile, mean_gradient);
         const float gain = with_gain(a.output, 1.f);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
@@ -166,22 +167,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
     constexpr bool STORES =
         BIAS_GRADIENT == BIAS_GRADIENT_EACH || BIAS_GRADIENT == BIAS_GRADIENT_PARTIAL;
     const int end = STORES ? a.keys : key_end(a, place);
-    const long long tiles = (a.queries + ROWS - 1) / ROWS;
     float *bias_gradient = nullptr;
     Share share{};
     if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
-        bias_gradient =
-            a.bias_gradient + (place.slab * tiles + place.tile) * a.keys * (HEADS * ROWS);
+        const long long pairs = static_cast<long long>(a.queries) * a.keys;
+        bias_gradient = a.bias_gradient + place.slab * pairs * BIAS_HEADS + bias_head();
         share = my_share();
         share.writes = share.writes && place.slab >= 0;
     }
-    stream.start(0, end);
+    stream.start(end > 0);
 #pragma unroll 1
     for (int key = 0; key < end; ++key) {
         float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], y[ROWS][FACTORS], ds[ROWS][LANE_HEADS];
         bool seen;
-        stream.take(key, end, k, v, seen);
-        const float *biases = bias + key * (HEADS * ROWS);
+        stream.take(key + 1 < end, k, v, seen);
         const bool masked = look_at_pairs(a, place, key, seen, tile, biases, k, v, s, y);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
@@ -195,6 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
             }
         }
         if (masked) clear_masked(biases, ds);
+        biases.advance(BIAS_HEADS);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
@@ -203,8 +203,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
         if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
             float ds_of_tile[DS];
 #pragma unroll
-            for (int i = 0; i < DS; ++i) ds_of_tile[i] = ds[i % ROWS][i / ROWS];
-            add_bias_gradient(bias_gradient + key * (HEADS * ROWS), share, ds_of_tile);
+            for (int i = 0; i < DS; ++i) ds_of_tile[i] = ds[i / LANE_HEADS][i % LANE_HEADS];
+            add_bias_gradient(a, place, bias_gradient + key * BIAS_HEADS, share, ds_of_tile);
         }
     }
     store_tile(a.first, place, a.queries, a.scale, dq);

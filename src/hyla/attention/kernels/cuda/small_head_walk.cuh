@@ -1,11 +1,13 @@
 // The walk of a team over the tokens of the other side: tiles, biases, masks, the two streams.
 
+DEVICE int token_of(const Place &place, int row) { return place.first + row_of(row); }
+
 DEVICE void load_tile(const Scalar *tokens, long long stride, const Place &place, int count,
                       float factor, float (&x)[ROWS][LOCAL]) {
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
-        const int token = place.first + row;
-        load_heads(tokens + token * stride, place.live && token < count, x[row]);
+        const int token = token_of(place, row);
+        load_heads(lane_part(tokens + token * stride), place.live && token < count, x[row]);
 #pragma unroll
         for (int i = 0; i < LOCAL; ++i) x[row][i] *= factor;
     }
@@ -15,40 +17,61 @@ DEVICE void store_tile(Scalar *to, const Place &place, int count, float factor,
                        const float (&x)[ROWS][LOCAL]) {
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
-        const int token = place.first + row;
+        const int token = token_of(place, row);
         if (!place.live || token >= count) continue;
         const long long flat = static_cast<long long>(place.batch) * count + token;
-        store_heads(to + flat * (HEADS * WIDTH), factor, x[row]);
+        store_heads(lane_part(to + flat * (HEADS * WIDTH)), factor, x[row]);
     }
 }
 
-// The biases of one tile start here, HEADS · ROWS of them for each token of the other side.
-DEVICE const float *tile_bias(const Arguments &a, const Place &place, int own, int others) {
-    const long long tiles = (own + ROWS - 1) / ROWS;
-    const long long record = (place.batch / a.batch_per_bias) * tiles + place.tile;
-    return BIASED ? a.bias + record * others * (HEADS * ROWS) : nullptr;
-}
+// ---------------------------------------------------------------- biases
 
-DEVICE void start_scores(const float *bias, float (&s)[ROWS][LANE_HEADS]) {
-#pragma unroll
-    for (int h = 0; h < LANE_HEADS; ++h) {
-        float start[ROWS] = {};
+// Those of one pair are contiguous, the lane's heads next to each other.
+DEVICE int bias_head() { return my_seat() * LANE_HEADS; }
+constexpr int BIAS_PIECE = LANE_HEADS % 4 == 0 ? 4 : LANE_HEADS % 2 == 0 ? 2 : 1;
+
+// Where the biases of each row lie, at the token of the other side that the walk is at.
+struct Biases {
+    const float *at[ROWS];
+
+    DEVICE void advance(long long step) {
         if constexpr (BIASED) {
-            if (EVEN || head_of(h) < HEADS) read<ROWS>(bias + head_of(h) * ROWS, start);
-        }
 #pragma unroll
-        for (int row = 0; row < ROWS; ++row) s[row][h] = start[row];
+            for (int row = 0; row < ROWS; ++row) at[row] += step;
+        }
     }
-}
 
-DEVICE bool is_visible(const Arguments &a, bool seen, int query, int key) {
-    return seen && query < a.queries && key <= query + a.reach;
+    DEVICE void read_into(float (&s)[ROWS][LANE_HEADS]) const {
+#pragma unroll
+        for (int i = 0; i < ROWS * LANE_HEADS; i += BIAS_PIECE) {
+            const int row = i / LANE_HEADS, h = i % LANE_HEADS;
+#pragma unroll
+            for (int j = 0; j < BIAS_PIECE; ++j) s[row][h + j] = 0.f;
+            if constexpr (BIASED && PASS == PASS_WHOLE) copy<BIAS_PIECE>(at[row] + h, s[row] + h);
+            if constexpr (BIASED && PASS != PASS_WHOLE) read<BIAS_PIECE>(at[row] + h, s[row] + h);
+        }
+    }
+};
+
+// The tile's, at the first token of the other side; `step` leads from one row to the next.
+DEVICE Biases tile_biases(const Arguments &a, const Place &place, int count, long long step) {
+    Biases biases{};
+    if constexpr (BIASED) {
+        const float *first =
+            a.bias + place.batch / a.batch_per_bias * a.bias_batch + bias_head();
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
+            const int token = token_of(place, row);
+            biases.at[row] = first + (token < count ? token : count - 1) * step;
+        }
+    }
+    return biases;
 }
 
 // Puts 0 where a bias masks the row and head.
-DEVICE void clear_masked(const float *biases, float (&x)[ROWS][LANE_HEADS]) {
+DEVICE void clear_masked(const Biases &biases, float (&x)[ROWS][LANE_HEADS]) {
     float bias[ROWS][LANE_HEADS];
-    start_scores(biases, bias);
+    biases.read_into(bias);
 #pragma unroll
     for (int i = 0; i < ROWS * LANE_HEADS; ++i) {
         const int row = i / LANE_HEADS, h = i % LANE_HEADS;
@@ -56,12 +79,18 @@ DEVICE void clear_masked(const float *biases, float (&x)[ROWS][LANE_HEADS]) {
     }
 }
 
+// ---------------------------------------------------------------- masks
+
+DEVICE bool is_visible(const Arguments &a, bool seen, int query, int key) {
+    return !MASKED || (seen && query < a.queries && key <= query + a.reach);
+}
+
 // The lane's part of the sums over heads for all rows, after scores that are masked were set to 0:
 // by a bias, or as visible(row) says. −∞ and NaN make a sum infinite or NaN, so scores are looked
 // through, and biases read again, only where one is. Returns whether a bias may have masked any.
 // Of v and g, a pitch is LOCAL, or 0 for a vector that all rows share.
 template <typename Visible>
-DEVICE bool sums_of_rows(const float *biases, Visible visible, float (&s)[ROWS][LANE_HEADS],
+DEVICE bool sums_of_rows(const Biases &biases, Visible visible, float (&s)[ROWS][LANE_HEADS],
                          const float *v, int v_pitch, const float *g, int g_pitch,
                          float (&x)[ROWS][SUM_SPACE]) {
     if constexpr (SUMS == 0) {  // nothing that would tell
@@ -89,8 +118,9 @@ DEVICE bool sums_of_rows(const float *biases, Visible visible, float (&s)[ROWS][
 DEVICE float pair_multiplier(const Arguments &a, const Place &place, int query, int key,
                              bool visible) {
     if constexpr (MULTIPLIED) {
+        if (!visible || query >= a.queries || key >= a.keys) return 0.f;
         const long long row = place.batch / a.batch_per_multiplier * (long long)a.queries + query;
-        return visible ? __ldg(a.multiplier + row * a.keys + key) : 0.f;
+        return __ldg(a.multiplier + row * a.keys + key);
     } else {
         return visible ? 1.f : 0.f;
     }
@@ -99,43 +129,65 @@ DEVICE float pair_multiplier(const Arguments &a, const Place &place, int query, 
 // For the backward, which is not protected from NaN in what it does not see.
 DEVICE bool any_row(int) { return true; }
 
-// The two token streams of the walk, with the next tokens already on their way when PREFETCH is
-// set: a register copy of each costs LOCAL registers and hides the latency of a cache miss.
-struct Stream {
-    const Scalar *left, *right;
-    long long left_stride, right_stride;
-    const unsigned char *padding;  // of the streamed tokens, or null
-    bool live;
-    float next_left[LOCAL], next_right[LOCAL];
-    bool next_seen;
-
-    DEVICE void fetch(int token, float (&x)[LOCAL], float (&y)[LOCAL], bool &seen) const {
-        seen = live && (padding == nullptr || __ldg(padding + token) != 0);
-        load_heads(left + token * left_stride, seen, x);
-        load_heads(right + token * right_stride, seen, y);
-    }
-
-    DEVICE void start(int token, int end) {
-        if constexpr (PREFETCH) {
-            if (token < end) fetch(token, next_left, next_right, next_seen);
-        }
-    }
-
-    DEVICE void take(int token, int end, float (&x)[LOCAL], float (&y)[LOCAL], bool &seen) {
-        if constexpr (PREFETCH) {
-#pragma unroll
-            for (int i = 0; i < LOCAL; ++i) x[i] = next_left[i], y[i] = next_right[i];
-            seen = next_seen;
-            if (token + 1 < end) fetch(token + 1, next_left, next_right, next_seen);
-        } else {
-            fetch(token, x, y, seen);
-        }
-    }
-};
-
 DEVICE int key_end(const Arguments &a, const Place &place) {
+    if constexpr (!MASKED) return a.keys;
     const int last = place.first + ROWS < a.queries ? place.first + ROWS : a.queries;
     const int end = last + a.reach < a.keys ? last + a.reach : a.keys;
     return largest_in_warp(place.live ? end : 0);
 }
 
+// ---------------------------------------------------------------- the other side
+
+// The two tokens of the walk, and the lane's part of each. `take` has the next ones already on their
+// way when PREFETCH is set: a register copy of each costs LOCAL registers and hides the latency of
+// a cache miss.
+struct Stream {
+    const Scalar *left, *right;
+    long long left_stride, right_stride;
+    const unsigned char *padding;  // of the streamed token, or null
+    bool live;
+    float next_left[LOCAL], next_right[LOCAL];
+    bool next_seen;
+
+    DEVICE void advance(int tokens = 1) {
+        left += tokens * left_stride;
+        right += tokens * right_stride;
+        if (MASKED && padding != nullptr) padding += tokens;
+    }
+
+    DEVICE bool sees() const {
+        return !MASKED || (live && (padding == nullptr || __ldg(padding) != 0));
+    }
+
+    DEVICE void fetch(float (&x)[LOCAL], float (&y)[LOCAL], bool &seen) const {
+        seen = sees();
+        load_heads(left, seen, x);
+        load_heads(right, seen, y);
+    }
+
+    DEVICE void start(bool any) {
+        if (PREFETCH && any) fetch(next_left, next_right, next_seen);
+    }
+
+    DEVICE void take(bool more, float (&x)[LOCAL], float (&y)[LOCAL], bool &seen) {
+        if constexpr (PREFETCH) {
+#pragma unroll
+            for (int i = 0; i < LOCAL; ++i) x[i] = next_left[i], y[i] = next_right[i];
+            seen = next_seen;
+            advance();
+            start(more);
+        } else {
+            fetch(x, y, seen);
+            advance();
+        }
+    }
+};
+
+DEVICE Stream key_stream(const Arguments &a, const Place &place) {
+    return {lane_part(a.k + place.batch * a.k_batch),
+            lane_part(a.v + place.batch * a.v_batch),
+            a.k_token,
+            a.v_token,
+            a.padding ? a.padding + place.batch * (long long)a.keys : nullptr,
+            place.live};
+}

@@ -13,27 +13,26 @@ typedef unsigned Pair;
 #define HALF_NAME "bf16"
 #endif
 
-DEVICE unsigned shared_address(const void *at) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(at));
+typedef unsigned Shared;  // an address in shared memory, in bytes
+
+DEVICE Shared shared_address(const void *at) {
+    return static_cast<Shared>(__cvta_generic_to_shared(at));
 }
 
 // Four matrices; lanes 8 i … 8 i + 7 give the addresses of the rows of the i-th.
-DEVICE void load_matrices(Pair (&x)[4], const Half *row) {
+DEVICE void load_matrices(Pair (&x)[4], Shared row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(shared_address(row)) : "memory");
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(row) : "memory");
 }
 
-DEVICE void load_matrices_transposed(Pair (&x)[4], const Half *row) {
+DEVICE void load_matrices_transposed(Pair (&x)[4], Shared row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(shared_address(row)) : "memory");
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(row) : "memory");
 }
 
-DEVICE void store_matrices_transposed(Half *row, const Pair (&x)[4]) {
+DEVICE void store_matrices_transposed(Shared row, const Pair (&x)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
-                 :: "r"(shared_address(row)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
+                 :: "r"(row), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
 }
 
 // d [16 × 8] = c + a [16 × 8] b [8 × 8]; a: rows 0-7 and 8-15, b: its transpose as a matrix.
@@ -105,12 +104,45 @@ DEVICE float power_of_two(float x) {  // one instruction; below 2^-126 it is 0
     return y;
 }
 
-DEVICE Pair pair_of_ones() { return KIND == 1 ? 0x3c003c00u : 0x3f803f80u; }
-
-// 16 bytes from global to shared memory, zeros where `live` is false; done after `copies_done`.
-DEVICE void copy_async(Half *to, const Half *from, bool live) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(shared_address(to)), "l"(from), "r"(live ? 16 : 0) : "memory");
+DEVICE float fast_inverse_root(float x) {  // one instruction; below 2^-126 it is infinite
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
-DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// All bits of each half that is greater than 0, or no number.
+DEVICE Pair positive_halves(Pair x) {
+#if KIND == 1 || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+    Pair mask;
+    asm("set.gtu.u32." HALF_NAME "x2 %0, %1, %2;" : "=r"(mask) : "r"(x), "r"(0));
+    return mask;
+#else
+    return (first_of(x) <= 0.f ? 0u : 0xffffu) | (second_of(x) <= 0.f ? 0u : 0xffff0000u);
+#endif
+}
+
+DEVICE Pair pair_of_ones() { return KIND == 1 ? 0x3c003c00u : 0x3f803f80u; }
+
+// 16 bytes from global to shared memory, zeros where `live` is false. Copies are waited for in groups:
+// all that was copied up to `close_copies` is one.
+DEVICE void copy_async(Shared to, const Half *from, bool live) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(to), "l"(from), "r"(live ? 16 : 0) : "memory");
+}
+
+DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int PENDING>  // of the last groups, so many may still be on their way
+DEVICE void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
+}
+
+// Two neighbours are added to in global memory.
+DEVICE void add_atomically(float *to, float first, float second) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1,%2};"
+                 :: "l"(to), "f"(first), "f"(second) : "memory");
+#else
+    atomicAdd(to, first), atomicAdd(to + 1, second);
+#endif
+}

@@ -36,8 +36,14 @@ class PlainPlan:
         """Return the files that make the pass."""
         return _SOURCES
 
+    @staticmethod
+    def padded(width: int) -> int:
+        """Return the size that heads are padded to."""
+        return math.ceil(width / 16) * 16
+
     def shared_bytes(self, pass_name: str, heads: int, width: int) -> int:
         """Return the size of `struct Memory` of the pass."""
+        width = self.padded(width)
         pairs = self.queries * self.keys
         fours = math.ceil(heads / 4)
         code = pairs * 4 * (fours + 1 - fours % 2)
@@ -55,6 +61,7 @@ class PlainPlan:
 @functools.cache
 def plans(pass_name: str, heads: int, width: int) -> tuple[PlainPlan, ...]:
     """List plans, the best first; none where a row is too wide (beyond H · ⌈D / 64⌉ = 64)."""
+    width = PlainPlan.padded(width)
     team = _team(heads, width)
     if team is None:
         return ()

@@ -3,12 +3,15 @@
 import math
 from dataclasses import dataclass
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 WARP = 32
 
-# Rows per team and elements per lane and operand that were fastest for SRAVEN's shapes (H200).
-_MEASURED_BEST = {"forward": (4, 16), "query": (4, 8), "key": (2, 8)}
+# Rows per team and elements per lane and operand for SRAVEN's shapes on an H200: the fewest
+# instructions a pair that registers leave room for.
+_ROWS_AND_FLOATS = {"forward": (4, 16), "query": (2, 16), "key": (2, 16)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +20,12 @@ class Plan:
 
     A team of `lanes` lanes holds the heads of `rows` consecutive tokens. `blocks` is how many
     blocks of `threads` threads must fit on a multiprocessor, which caps the registers of each.
-    `prefetch` loads one token ahead.
+    `prefetch` loads one token ahead in the backward; the forward always does.
     """
 
     lanes: int
     rows: int
-    threads: int = 128
+    threads: int = 64
     blocks: int = 1
     prefetch: bool = False
 
@@ -30,7 +33,7 @@ class Plan:
 def choose_plan(pass_name: str, own: Tensor) -> Plan:
     """Choose the plan of a pass from the shape [B, T, H, D] of the tokens that its teams own."""
     batch, tokens, heads, width = own.shape
-    lanes, rows, floats_per_lane = 1, *_MEASURED_BEST[pass_name]
+    lanes, rows, floats_per_lane = 1, *_ROWS_AND_FLOATS[pass_name]
     while 2 * lanes <= min(heads, WARP) and _lane_floats(heads, width, lanes) > floats_per_lane:
         lanes *= 2
     while rows > 1 and (_lane_floats(heads, width, lanes) * rows > 64 or width * rows > 16):
@@ -43,15 +46,50 @@ def choose_plan(pass_name: str, own: Tensor) -> Plan:
         rows //= 2
     while 2 * lanes <= min(heads, WARP) and batch * tokens * lanes < enough_threads:
         lanes *= 2
-    # Four blocks cap a thread at 128 registers: enough for the keys' pass if a lane holds little.
-    crowded = pass_name == "key" and _lane_floats(heads, width, lanes) * rows <= 16
-    return Plan(
-        lanes=lanes, rows=rows, blocks=4 if crowded else 1, prefetch=small or pass_name == "query"
-    )
+    return Plan(lanes=lanes, rows=rows, prefetch=small)
 
 
 def _lane_floats(heads: int, width: int, lanes: int) -> int:
     return math.ceil(heads / lanes) * width
+
+
+@dataclass(frozen=True)
+class HeadOrder:
+    """How heads are dealt out: units of `pack` neighbours, in turn to `lanes` lanes."""
+
+    heads: int
+    lanes: int
+    pack: int
+
+    @classmethod
+    def of(cls, plan: Plan, operands: list[Tensor]) -> "HeadOrder":
+        """Return that of a pass over these tensors [B, T, H, D]."""
+        heads = operands[0].shape[2]
+        return cls(heads, plan.lanes, heads_and_elements_per_load(heads, plan.lanes, operands)[0])
+
+    @property
+    def units(self) -> int:
+        """Units of a lane, some of which may be empty."""
+        return math.ceil(self.heads / (self.lanes * self.pack))
+
+    @property
+    def size(self) -> int:
+        """Heads of all lanes together, with those that do not exist."""
+        return self.units * self.lanes * self.pack
+
+    def apply(self, bias: Tensor) -> Tensor:
+        """Rearrange [Bb, H, ...] as [Bb, ..., lane, its heads], in float32."""
+        missing = self.size - self.heads
+        padded = F.pad(bias, (0, 0) * (bias.ndim - 2) + (0, missing)) if missing else bias
+        dealt = padded.unflatten(1, (self.units, self.lanes, self.pack))
+        together = dealt.permute(0, *range(4, dealt.ndim), 2, 1, 3)
+        return together.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
+
+    def undo(self, x: Tensor) -> Tensor:
+        """Rearrange [Bb, ..., heads in the lanes' order] as [Bb, H, ...]."""
+        dealt = x.unflatten(-1, (self.lanes, self.units, self.pack))
+        apart = dealt.permute(0, -2, -3, -1, *range(1, dealt.ndim - 3)).flatten(1, 3)
+        return apart[:, : self.heads]
 
 
 def heads_and_elements_per_load(heads: int, lanes: int, operands: list[Tensor]) -> tuple[int, int]:

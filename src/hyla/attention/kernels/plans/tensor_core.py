@@ -20,14 +20,15 @@ _SOURCES = {
     "key": (*_COMMON, "large_head_backward.cu"),
 }
 _MAX_HEADS = 32
-_MOST_WARPS = 8  # whose threads have 255 registers each fill a multiprocessor
+_WARPS = 8  # whose threads, with 255 registers each, fill a multiprocessor
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorCorePlan:
     """A tile of queries × keys, shared by `warps` warps.
 
-    `blocks` is how many blocks must fit on a multiprocessor, which caps the registers of each.
+    `blocks` is how many blocks must fit on a multiprocessor, which caps the registers of each. The
+    backward has room for `stages` tiles of what it walks over.
     """
 
     contiguous_heads: ClassVar[bool] = False
@@ -36,67 +37,52 @@ class TensorCorePlan:
     keys: int
     warps: int
     blocks: int = 1
+    stages: int = 2
 
     def sources(self, pass_name: str) -> tuple[str, ...]:
         """Return the files that make the pass."""
         return _SOURCES[pass_name]
 
+    @staticmethod
+    def padded(width: int) -> int:
+        """Return the size that heads are padded to."""
+        return max(16, 1 << (width - 1).bit_length())
+
     def shared_bytes(self, pass_name: str, heads: int, width: int) -> int:
         """Return the size of `struct Memory` of the pass."""
-        all_heads = math.ceil(heads / 8) * 8
-        head_pitch = width + 8
-        token = all_heads * head_pitch + 8
-        code_row = self.keys * (all_heads + (8 if all_heads % 16 == 0 else 0)) + 8
+        groups = 1 << (math.ceil(heads / 8) - 1).bit_length()
+        width = self.padded(width)
+        token = 2 * 8 * groups * width
+        code = 2 * 8 * groups * self.queries * self.keys
         if pass_name == "forward":
-            return 2 * ((self.queries + 2 * self.keys) * token + self.queries * code_row)
-        queries = 8 if pass_name == "key" else self.queries
-        tokens = 2 * (2 * self.keys + 2 * queries) * token
-        pairs = 4 * 8 * (self.keys * (all_heads + 4) + 4)
-        squares = 4 * self.warps * 8 * self.keys
-        hidden = 2 * 8 * (self.keys * head_pitch + 8)
-        scores = 2 * heads * 8 * (self.keys + 8)
-        inverse = 4 * 8 * self.keys
-        return (
-            tokens
-            + 2 * 8 * code_row
-            + inverse
-            + max(squares, pairs)
-            + pairs
-            + max(hidden, scores)
-            + hidden
-        )
+            return (self.queries + 2 * self.keys) * token + code
+        own, other = (self.keys, self.queries)[:: 1 if pass_name == "key" else -1]
+        slices = width // 16
+        round_keys = 16 if 2 * slices >= self.warps else min(self.keys, 8 * self.warps // slices)
+        hidden = 2 * 2 * self.queries * round_keys * width
+        scores = 2 * 8 * groups * (self.queries * (self.keys + 8) + 8)
+        pairs = 4 * self.queries * (round_keys * (8 * groups + 4) + 8)
+        inverse = 4 * self.queries * self.keys
+        squares = 16 * 32 * self.warps
+        tokens = 2 * (own + self.stages * other) * token
+        return tokens + hidden + code + scores + inverse + max(squares, pairs)
 
 
 @functools.cache
 def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
-    """List plans, the best first, as measured on an H200 (docs/kernel.md).
-
-    Two small blocks on a multiprocessor hide each other's waits better than a large one does.
-    """
+    """List plans, the best first, as measured on an H200 (docs/kernel.md)."""
     if heads > _MAX_HEADS:
         return ()
-    slices = width // 16
+    slices = TensorCorePlan.padded(width) // 16
     if pass_name == "forward":
-        groups_per_warp = 2 if heads <= 16 else 1  # of eight queries: their outputs are registers
-        candidates = [
-            TensorCorePlan(
-                queries=queries,
-                keys=keys,
-                warps=queries // 8 * slices // groups_per_warp,
-                blocks=blocks,
-            )
-            for blocks, keys in ((2, 32), (1, 16))
-            for queries in (64, 32, 16, 8)
-            if queries >= 8 * groups_per_warp
-        ]
-    else:
-        tasks = 2 * slices
-        candidates = [
-            TensorCorePlan(queries=8, keys=16, warps=warps, blocks=blocks)
-            for warps, blocks in (
-                *((tasks // 2, n) for n in (4, 3, 2)),
-                (tasks, 1),
-                (tasks // 2, 1),
-            )
-        ]
-    return tuple(plan for plan in candidates if plan.blocks * plan.warps <= _MOST_WARPS)
+        eights = 2 if heads <= 16 else 1  # of queries a warp: their outputs are registers
+        queries = 8 * eights * _WARPS // slices
+        tiles = [(queries, keys) for keys in (64, 32, 16)]
+        return tuple(TensorCorePlan(queries=q, keys=k, warps=_WARPS) for q, k in tiles)
+    # Of 32 keys a query's gradient is added up before it goes to memory; but those of so many keys
+    # are registers.
+    tiles = [(16, 32, 2)] if pass_name == "key" and heads * width <= 512 else []
+    tiles += [(16, 16, 2), (8, 16, 2), (8, 16, 1)]
+    return tuple(
+        TensorCorePlan(queries=q, keys=k, warps=_WARPS, stages=stages) for q, k, stages in tiles
+    )

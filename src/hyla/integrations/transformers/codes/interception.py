@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel, masking_utils
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hyla._hooks import hooks_removed
 from hyla.integrations.transformers.codes.ours import attend_by, attend_with_code
 from hyla.integrations.transformers.presets import registered_specs
 from hyla.latents.observe import (
@@ -26,7 +27,6 @@ from hyla.latents.observe import (
     Site,
     UnsupportedModelError,
     codes_at,
-    hooks_removed,
     named_arguments,
 )
 

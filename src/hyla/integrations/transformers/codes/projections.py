@@ -12,10 +12,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from hyla._hooks import hooks_removed
 from hyla.integrations.transformers.codes.interception import AttentionCall, intercepted
 from hyla.latents.capture import Inputs, run
 from hyla.latents.hypernetworks import ValueNetworks
-from hyla.latents.observe import Site, UnsupportedModelError, hooks_removed
+from hyla.latents.observe import Site, UnsupportedModelError
 
 _VALUE_NAMES = ("v_proj", "v", "value", "v_lin", "c_attn", "qkv_proj", "query_key_value")
 _OUT_NAMES = ("o_proj", "out_proj", "o", "out_lin", "c_proj", "dense")

@@ -1,0 +1,172 @@
+"""Decoding from a cache in pages: what the contiguous cache gives, on every path."""
+
+import pytest
+import torch
+
+from hyla.attention import attention, paged_attention
+from hyla.attention.kernels import decode
+from hyla.attention.kernels.call import Call
+from hyla.attention.kernels.formula import Formula
+from hyla.attention.kernels.ops import fused_attention
+from hyla.attention.kernels.packing import Paging
+from kernel_host import HostBuilds, needs_host_build, on_the_host
+
+LENGTHS = [37, 0, 5, 40]
+ROOM = 40
+
+
+def draw(H=8, G=8, D=64, *, page=4, dtype=torch.float32):
+    """Return the arguments, and keys and values as they would lie in a contiguous cache."""
+    generator = torch.Generator().manual_seed(0)
+    per_sequence = ROOM // page
+    total = len(LENGTHS) * per_sequence + 3
+    q = torch.randn(len(LENGTHS), 1, H, D, generator=generator).to(dtype)
+    k, v = torch.randn(2, total, page, G, D, generator=generator).to(dtype)
+    pages = torch.randperm(total, generator=generator)[: len(LENGTHS) * per_sequence]
+    table = pages.view(len(LENGTHS), -1).to(torch.int32)
+    contiguous = [x[table.long()].flatten(1, 2) for x in (k, v)]
+    for sequence, length in enumerate(LENGTHS):
+        table[sequence, -(-length // page) :] = -1  # nobody may look there
+        for x, whole in zip((k, v), contiguous, strict=True):
+            if length % page:
+                x[table[sequence, length // page], length % page :] = torch.nan
+            whole[sequence, length:] = 0
+    lengths = torch.tensor(LENGTHS, dtype=torch.int32)
+    return (q, k, v, table, lengths), (q, *contiguous)
+
+
+def exact(contiguous, **options):
+    mask = torch.arange(ROOM) < torch.tensor(LENGTHS)[:, None]
+    double = [x.double() for x in contiguous]
+    return attention(*double, mask=mask[:, None, None], backend="reference", **options)
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory):
+    return HostBuilds(tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture
+def host(builds, monkeypatch):
+    on_the_host(monkeypatch, builds, decode)
+
+
+@pytest.mark.parametrize("name", ["hyla", "softmax", "linear", "hyla_residual", "hyla.expected2"])
+def test_the_reference_path(name):
+    paged, contiguous = draw(4, 2, 6, dtype=torch.float64)
+    got = paged_attention(*paged, attention=name)
+    torch.testing.assert_close(got, exact(contiguous, attention=name))
+    assert (got[1] == 0).all()
+
+
+def test_gradients_reach_the_pages():
+    (q, k, v, table, lengths), _ = draw(4, 2, 6)
+    k = k.requires_grad_()
+    paged_attention(q, k, v, table, lengths).sum().backward()
+    assert k.grad is not None
+    assert k.grad[table[0, 0]].any()
+
+
+@needs_host_build
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize(
+    ("heads", "groups", "width", "page", "dtype", "name"),
+    [
+        (8, 8, 64, 4, torch.bfloat16, "hyla.silu"),
+        (8, 2, 64, 8, torch.float16, "hyla.silu"),
+        (8, 1, 64, 5, torch.float32, "hyla_minus_rmshead"),
+        (12, 3, 80, 1, torch.bfloat16, "hyla.expected2"),
+        (32, 8, 128, 20, torch.bfloat16, "hyla.rms4"),
+    ],
+)
+def test_the_kernel(heads, groups, width, page, dtype, name):
+    paged, contiguous = draw(heads, groups, width, page=page, dtype=dtype)
+    got = paged_attention(*paged, attention=name, backend="fused")
+    want = exact(contiguous, attention=name)
+    unit = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
+    assert (got.double() - want).norm() / want.norm() < unit
+    one = slice(3, 4)  # a full one, so that the contiguous cache needs no padding
+    alone = attention(*(x[one] for x in contiguous), attention=name, backend="fused")
+    assert (got[one].double() - alone.double()).norm() / alone.double().norm() < unit
+
+
+@needs_host_build
+@pytest.mark.usefixtures("host")
+@pytest.mark.parametrize("wrong", ["page", "negative page", "length", "negative length"])
+def test_the_kernel_reads_nothing_outside_of_the_cache(wrong):
+    (q, k, v, table, lengths), _ = draw()
+    formula = Formula(
+        normalisation="rms_head", value="hidden", phi="relu", scale=0.1, eps=1e-6, causal=False
+    )
+
+    def run():
+        return fused_attention("decode", Call(q, k, v, formula=formula, paging=paging))
+
+    paging = Paging(table, lengths)
+    right = run()
+    if "page" in wrong:
+        table[0, 7] = -(10**6) if "negative" in wrong else len(k)
+    else:
+        lengths[0] = -1 if "negative" in wrong else ROOM + 1
+    got = run()
+    assert got[0].isnan().all()
+    assert torch.equal(got[1:], right[1:])
+
+
+@needs_host_build
+@pytest.mark.usefixtures("host")
+def test_what_the_kernel_refuses():
+    paged, _ = draw()
+    with pytest.raises(ValueError, match="normalisation"):
+        paged_attention(*paged, attention="softmax", backend="fused")
+    q, k, v, table, lengths = paged
+    formula = Formula(
+        normalisation="none", value="hidden", phi="relu", scale=0.1, eps=1e-6, causal=False
+    )
+    call = Call(q, k, v, formula=formula, paging=Paging(table, lengths))
+    with pytest.raises(ValueError, match="for decoding"):
+        fused_attention("large_head", call)
+
+
+@needs_host_build
+@pytest.mark.usefixtures("host")
+def test_compiled():
+    paged, _ = draw()
+
+    def run(*x):
+        return paged_attention(*x, backend="fused")
+
+    torch.compiler.reset()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*paged), run(*paged))
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("gives sequence 0 page 43", {"table": lambda x: x.index_fill(1, torch.tensor([2]), 43)}),
+        ("gives sequence 0 page -1", {"table": lambda x: -torch.ones_like(x)}),
+        ("sequence 0 has a length of 41", {"lengths": lambda x: x + 4}),
+        ("sequence 1 has a length of -1", {"lengths": lambda x: x - 1}),
+        (r"table must be int32 \[sequences, pages\]", {"table": lambda x: x.float()}),
+        ("for 4 sequences", {"table": lambda x: x[:3]}),
+        ("lengths must be int32", {"lengths": lambda x: x[:, None]}),
+        ("lengths is on meta", {"lengths": lambda x: x.to("meta")}),
+        ("q must be", {"q": lambda x: x.expand(-1, 2, -1, -1)}),
+        ("k must be", {"k": lambda x: x[0]}),
+        ("none of them 0", {"v": lambda x: x[:0]}),
+        ("same pages", {"v": lambda x: x[:-1]}),
+        ("does not fit q", {"k": lambda x: x[:, :, :3], "v": lambda x: x[:, :, :3]}),
+    ],
+)
+def test_wrong_arguments_are_named(message, change):
+    names = ("q", "k", "v", "table", "lengths")
+    given = dict(zip(names, draw(8, 8, 6)[0], strict=True))
+    given |= {name: make(given[name]) for name, make in change.items()}
+    with pytest.raises(ValueError, match=message):
+        paged_attention(**given)
+
+
+def test_a_deep_value_network_is_refused():
+    with pytest.raises(ValueError, match="deep"):
+        paged_attention(*draw(4, 2, 6)[0], attention="hyla_deep")
