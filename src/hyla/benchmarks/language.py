@@ -5,7 +5,6 @@ the data, forward, backward, update. A model is timed only if its loss agrees wi
 path's in float32, and stays the same when it is compiled.
 """
 
-import gc
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from hyla._clock import calls_per_second
-from hyla.benchmarks.clock import repeated
+from hyla.benchmarks.clock import forget_earlier, repeated
 from hyla.benchmarks.plain_gpt import PlainGPT, PlainLoop
 from hyla.nn.decoders import decoder_config
 from hyla.tasks.language.corpus import Tokens
@@ -91,7 +90,7 @@ def measure_length(case: Case, device: torch.device, seconds: float) -> Iterator
             "seconds_in_all": time.monotonic() - began,
         }
         del loop
-        _forget(device)
+        forget_earlier(device)
 
 
 def _config(attention: str, case: Case) -> LanguageConfig:
@@ -178,10 +177,3 @@ def _tokens_per_second(
     rate = case.batch_size * case.length * calls_per_second(run, device, seconds)
     gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     return rate, gib
-
-
-def _forget(device: torch.device) -> None:
-    torch.compiler.reset()
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

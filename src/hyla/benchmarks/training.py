@@ -9,8 +9,6 @@ prints the table for this machine beside the recorded ones, as `hyla bench train
 """
 
 import argparse
-import gc
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,8 @@ import torch
 
 from hyla._clock import calls_per_second
 from hyla._environment import environment
+from hyla._files import write_json
+from hyla.benchmarks.clock import forget_earlier
 from hyla.benchmarks.recorded import RECORDED, beside_recorded, in_columns, shown
 from hyla.benchmarks.training_cases import AUTHORS, Case, cases
 from hyla.training import config_from_tree, load_preset, merge
@@ -47,9 +47,9 @@ def measure(
 
 def measure_case(case: Case, device: torch.device, seconds: float) -> dict[str, Any]:
     """Check the case against the reference path, then time it."""
-    _forget_earlier(device)
+    forget_earlier(device)
     expected = _reference_losses(case, device)
-    _forget_earlier(device)
+    forget_earlier(device)
     began = time.monotonic()
     population = build(case, device)
     population.train(3)
@@ -68,14 +68,6 @@ def measure_case(case: Case, device: torch.device, seconds: float) -> dict[str, 
     if device.type == "cuda":
         row["peak_memory_gib"] = torch.cuda.max_memory_allocated(device) / 2**30
     return row
-
-
-def _forget_earlier(device: torch.device) -> None:
-    torch.compiler.reset()  # the compiler's limit per function counts across populations
-    gc.collect()  # a population refers to itself
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
 
 
 def _described(case: Case, device: torch.device) -> dict[str, Any]:
@@ -113,7 +105,7 @@ def build(
         device=device,
         precision=precision or case.precision,
         compile=compile,
-        fused_blocks=case.blocks == "fused" and backend != "reference",
+        fused_blocks=False if case.blocks == "plain" or backend == "reference" else None,
     )
 
 
@@ -141,7 +133,7 @@ def main() -> None:
         print(" · ".join(f"{k} {shown(v)}" for k, v in row.items() if v != ""), flush=True)
         if given.out is not None:  # after every row: what was measured survives
             given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(found, indent=1) + "\n")
+            write_json(given.out, found)
     print(*in_columns(beside_recorded(found["rows"], given.recorded)), sep="\n")
 
 

@@ -144,10 +144,7 @@ def load_preset(task: str, scale: str) -> dict[str, Any]:
     if isinstance(own, Path):
         own = read_settings(own, example="smoke: {steps: 10}")
     for level in own:
-        if level not in SCALES:
-            raise ValueError(
-                f"presets of {task}: {level!r} is no scale{nearest(level, SCALES)}; use {SCALES}"
-            )
+        check_choice(f"presets of {task}: scale", level, SCALES)
     return merge(read_preset("task", scale), _at_scale(own, scale)) | {"task_name": task}
 
 
@@ -198,6 +195,12 @@ def merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
         nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = merge(merged[key], value) if nested else value
     return merged
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """Return the changes that a dotted key stands for: {"a": {"b": value}} for "a.b"."""
+    first, _, rest = key.partition(".")
+    return {first: nested(rest, value) if rest else value}
 
 
 def expand_members(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

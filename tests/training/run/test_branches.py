@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from hyla.attention.spec import PRESETS, AttentionSpec, resolve_spec
 from hyla.nn import BranchScales, branch_scales
 from hyla.results.runs import curve_rows, read_run
 from hyla.training import Interrupted, Member, train
@@ -47,6 +48,22 @@ def test_the_line_says_where_how_much_and_what_to_do():
     )
     assert "attention='linear.expected2'" in str(warning(DROWNED, attention="linear"))
     assert warning(SOUND, attention="softmax") is None
+
+
+def test_the_advice_changes_the_output_alone_and_can_be_followed(monkeypatch):
+    def own(scores, mask, eps):
+        return scores
+
+    spec = AttentionSpec(normalisation=own, value="hidden")
+    monkeypatch.setitem(PRESETS, "mine", spec)
+    for attention, advised in {
+        "hyla.silu": "hyla.silu.expected2",
+        "hyla.rms4": "hyla.expected2",
+        "mine.silu": "mine.silu.rms4",  # what to expect of its codes is not known
+    }.items():
+        assert f"attention={advised!r} keeps" in str(warning(DROWNED, attention=attention))
+        assert resolve_spec(advised).phi == resolve_spec(attention).phi
+    assert "keeps it small" not in str(warning(DROWNED, attention="mine.rms4"))
 
 
 def test_who_follows_the_advice_is_not_given_it_again():

@@ -211,6 +211,7 @@ def another_process_holding(root: Path) -> Iterator["subprocess.Popen[str]"]:
             holder.kill()
 
 
+@pytest.mark.integration
 def test_a_second_process_is_told_who_has_the_run_and_a_kill_frees_it(tmp_path: Path) -> None:
     with another_process_holding(tmp_path) as holder:
         with pytest.raises(RunBusyError, match=rf"trained by process {holder.pid} on .*, since 20"):

@@ -8,9 +8,6 @@ import argparse
 import math
 import sys
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from hyla.tasks.language import Corpus
 from hyla.training import Interrupted, merge
@@ -21,6 +18,7 @@ from hyla.training.language.config import (
     Execution,
     language_config_from_tree,
     load_language_preset,
+    setting_branch,
 )
 from hyla.training.language.conversion import Source
 from hyla.training.language.training import check_execution, language_run_path, train_language
@@ -61,7 +59,7 @@ def main() -> int:
         source = None if arguments.source is None else Source.open(arguments.source, corpus)
         tree = merge(tree, {} if source is None else source.settings())
         for setting in arguments.set:
-            tree = merge(tree, _branch(setting))
+            tree = merge(tree, setting_branch(setting))
         config = language_config_from_tree(tree, corpus)
         execution = Execution(
             strategy=arguments.strategy,
@@ -96,17 +94,6 @@ def main() -> int:
         return 1
     print(f"{language_run_path(config, arguments.root)}: {summary['members'][0]['metrics']}")
     return 0
-
-
-def _branch(setting: str) -> dict[str, Any]:
-    """Return the tree that `a.b=value` stands for, the value read as YAML."""
-    path, equals, value = setting.partition("=")
-    if not equals:
-        raise ValueError(f"--set takes NAME=VALUE, got {setting!r}")
-    tree: Any = yaml.safe_load(value)
-    for name in reversed(path.split(".")):
-        tree = {name: tree}
-    return tree
 
 
 if __name__ == "__main__":

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from hyla._errors import check_choice, check_positive
 from hyla.attention.validation import BACKENDS
 from hyla.nn import TransformerConfig
 from hyla.nn.decoders import decoder_config
 from hyla.tasks.language import Corpus, CorpusError, Windows
-from hyla.training.config import SCALES, build_settings, read_preset, settings_by_name
+from hyla.training.config import SCALES, build_settings, nested, read_preset, settings_by_name
 from hyla.training.identity import own_preset, without_own_preset
 from hyla.training.member import Member
 from hyla.training.precision import check_precision
@@ -37,13 +39,7 @@ class LanguageEvaluation:
     """Sequences scored at the end; all, if there are not that many."""
 
     def __post_init__(self):
-        check_positive(
-            **{
-                "evaluation.every": self.every,
-                "evaluation.sequences": self.sequences,
-                "evaluation.final_sequences": self.final_sequences,
-            }
-        )
+        check_positive(**{f"evaluation.{name}": value for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +168,14 @@ def language_config_from_tree(tree: Mapping[str, Any], corpus: Corpus) -> Langua
     config = _built(tree | {"corpus": corpus.fingerprint}, changed)
     check_corpus(config, corpus)
     return config
+
+
+def setting_branch(setting: str) -> dict[str, Any]:
+    """Return the tree that `a.b=value` stands for, the value read as YAML."""
+    path, equals, value = setting.partition("=")
+    if not equals:
+        raise ValueError(f"--set takes NAME=VALUE, got {setting!r}")
+    return nested(path, yaml.safe_load(value))
 
 
 def language_config_of_run(tree: Mapping[str, Any], vocab_size: int) -> LanguageConfig:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from hyla._hooks import hooks_removed
 from hyla.nn import MultiHeadAttention, Transformer
 from hyla.tasks.language import Corpus
 from hyla.tasks.language.shards import TOKENIZER
@@ -120,12 +121,8 @@ class Distillation:
             calls[layer] = args, kwargs, output
 
         hooks = [old.register_forward_hook(keep, with_kwargs=True) for old, _ in self._layers]
-        try:
-            with torch.no_grad():
-                self._teacher.features(inputs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with hooks_removed(hooks), torch.no_grad():
+            self._teacher.features(inputs)
         errors = []
         for old, new in self._layers:
             args, kwargs, output = calls[old]

@@ -23,7 +23,7 @@ from hyla.training.compiling import OPTIONS
 from hyla.training.devices import keep_freed_memory
 from hyla.training.member import Member
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
-from hyla.training.population.blocks import with_fused_blocks
+from hyla.training.population.blocks import why_not_run, why_not_shaped, with_fused_blocks
 from hyla.training.population.stacked_linear import with_stacked_linear_layers
 from hyla.training.population.stacking import DropoutNoise, parameter_views, stacked_parameters
 from hyla.training.precision import autocast, check_precision, matmul_precision
@@ -47,13 +47,14 @@ class Population:
         device: torch.device | str = "cpu",
         precision: str = "float32",
         compile: bool | None = None,
-        fused_blocks: bool = False,
+        fused_blocks: bool | None = None,
         beside: "Population | None" = None,
     ):
         """Initialise the members; an `objective` may take the place of the task's own.
 
-        `fused_blocks` has Triton kernels compute around attention (`population.blocks`), for a GPU
-        and the precisions tf32 and bf16.
+        `fused_blocks` has kernels compute around attention (`population.blocks`), on a Hopper GPU
+        in the precisions tf32 and bf16. None: wherever they can, which is twice as fast; where one
+        might expect them, and they cannot, `why_plain` says why.
         """
         check_precision(precision)
         self.task = task
@@ -70,8 +71,13 @@ class Population:
             with_stacked_linear_layers(self._model)
         else:
             keep_freed_memory()
+        self.why_plain: str | None = None
+        if fused_blocks is None:
+            elsewhere, misshaped = why_not_run(self.device, precision), why_not_shaped(model)
+            fused_blocks = elsewhere is None and misshaped is None
+            self.why_plain = misshaped if elsewhere is None else None
         if fused_blocks:
-            with_fused_blocks(self._model)
+            with_fused_blocks(self._model, self.device, precision)
         self._names = [name for name, _ in self._model.named_parameters()]
         self._views = parameter_views(self.parameters, self._model)
         self.first_moment = torch.zeros_like(self.parameters)

@@ -91,6 +91,8 @@ def build_cohort(
             compile=compile,
             beside=beside,
         )
+        if beside is None and population.why_plain is not None:
+            say(f"blocks are not fused: {population.why_plain}")
         prepare(population)
         return population
 

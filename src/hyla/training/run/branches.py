@@ -1,10 +1,10 @@
 """The scales of a run's branches before its first step: a record, and a line where one is large."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
-from hyla.attention.spec import RECOMMENDED
+from hyla.attention.spec import RECOMMENDED, name_of, resolve_spec
 from hyla.nn.scales import MOST_TIMES_THE_STREAM, BranchScales
 from hyla.training.run.directory import RunDirectory
 
@@ -62,10 +62,14 @@ def warning(blocks: Sequence[BranchScales], *, attention: str) -> str | None:
 
 
 def _cure(attention: str) -> str:
-    cured = f"{attention.partition('.')[0]}.{RECOMMENDED.partition('.')[2]}"
-    if attention == cured:
+    spec, advised = resolve_spec(attention), resolve_spec(RECOMMENDED)
+    try:
+        cured = replace(spec, output=advised.output, gain=advised.gain)
+    except ValueError:  # of a normalisation of one's own nobody knows what to expect
+        cured = replace(spec, output="rms", gain=1 / 4)
+    if spec == cured:
         return "docs/findings.md has what helps"
-    return f"attention={cured!r} keeps it small (see docs/findings.md)"
+    return f"attention={name_of(cured)!r} keeps it small (see docs/findings.md)"
 
 
 def _branches(blocks: Sequence[BranchScales]) -> Iterator[_Branch]:

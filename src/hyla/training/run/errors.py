@@ -39,15 +39,19 @@ def explained(path: Path) -> Iterator[None]:
         raise RunDirectoryError(describe_failure(path, error)) from error
 
 
-def describe_failure(path: Path, error: OSError) -> str:
-    """Say what could not be done with `path`, and what to do about it."""
+def describe_failure(path: Path | None, error: OSError) -> str:
+    """Say what could not be done with `path`, and what to do about it.
+
+    None is a place that nobody knows, of a full disk alone.
+    """
     # Of os.path: pathlib's own raises where it may not look.
-    existing = next(place for place in (path, *path.absolute().parents) if os.path.exists(place))
+    places = () if path is None else (path, *path.absolute().parents)
+    existing = next((place for place in places if os.path.exists(place)), None)
     if error.errno in DISK_FULL:
+        where = "a file" if existing is None else f"{path}, {_room_left(existing, error)}"
         return (
-            f"Disk full: cannot write {path}, {_room_left(existing, error)}. Make room, for "
-            "instance by deleting run directories that are not needed any more, and run the same "
-            "command again to continue."
+            f"Disk full: cannot write {where}. Make room, for instance by deleting run "
+            "directories that are not needed any more, and run the same command again to continue."
         )
     if isinstance(error, NotADirectoryError | FileExistsError):
         return f"Cannot make {path}: {existing} is not a directory. Keep the runs somewhere else."

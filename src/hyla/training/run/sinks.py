@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from hyla._errors import install_command
-
-_INSTALL = f"is not installed: {install_command('tracking')}"
+from hyla._optional import needed
 
 
 @runtime_checkable
@@ -45,10 +43,8 @@ class TensorBoardSink:
 
     def __init__(self, directory: Path, members: Sequence[str], *, first_step: int = 0) -> None:
         """Write under `directory`; points that an interrupted run left after `first_step` go."""
-        try:
+        with needed("tracking", "TensorBoard is not installed"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ImportError(f"TensorBoard {_INSTALL}") from error
         self._members = {
             member: SummaryWriter(str(directory / member), purge_step=first_step)
             for member in members
@@ -73,10 +69,8 @@ class WandbSink:
         self, directory: Path, *, project: str, name: str, run_id: str, config: dict[str, Any]
     ) -> None:
         """Open the run; `run_id`, the run directory's name, ties a resumed run to its beginning."""
-        try:
+        with needed("tracking", "Weights & Biases is not installed"):
             import wandb  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise ImportError(f"Weights & Biases {_INSTALL}") from error
         self._run = wandb.init(
             dir=str(directory), project=project, name=name, id=run_id, config=config, resume="allow"
         )

@@ -1,7 +1,5 @@
 """Transformer blocks that compute around attention by the kernels of this folder."""
 
-import functools
-import importlib.util
 from typing import Any
 
 import torch
@@ -9,12 +7,12 @@ from torch import Tensor, nn
 
 from hyla.attention.kernels.gradients import under_torch_func_grad
 from hyla.attention.precision import in_autocast_dtype
-from hyla.nn import Transformer
+from hyla.nn import Transformer, TransformerConfig
 from hyla.nn.feed_forward import GeluMlp
 from hyla.nn.transformer import Block, last_queries
-
-WIDEST = 128
-"""Channels of a token whose products and sums a program keeps in registers."""
+from hyla.training.population.blocks.kernel import why_not_here
+from hyla.training.population.blocks.ops import finish, project
+from hyla.training.population.blocks.sizes import EMBED, HIDDEN, PRECISIONS, WIDTHS
 
 
 class FusedBlock(Block):
@@ -26,66 +24,62 @@ class FusedBlock(Block):
         """Return what `Block` does; what is not trained with takes its path."""
         if options["cache"] is not None or options["details"] or not _differentiated():
             return super().forward(x, last=last, **options)
-        # Imported here, as most machines have no Triton and take no fused block.
-        from hyla.training.population.blocks.ops import finish, project
-
         layer, mlp = self.attention, self.feed_forward
         assert isinstance(mlp, GeluMlp)
         x = in_autocast_dtype(x)
-        batch, keys = x.shape[:2]
         parts = (self.attention_norm, layer.q_proj, layer.k_proj, layer.v_proj)
-        q, k, v = (y.view(batch, keys, -1) for y in project(_tokens(x), _parameters(*parts)))
+        projected = project(_tokens(x), _parameters(*parts))[:4]
+        stand_in, q, k, v = (y.view(*x.shape[:2], -1) for y in projected)
         mask, noise = options["mask"], options["dropout_noise"]
         if last is not None:  # the others' queries are computed for nothing: a sixth of the kernel
-            x, q = x[:, -last:], q[:, -last:]
+            x, stand_in, q = (y[:, -last:] for y in (x, stand_in, q))
             mask, noise = (last_queries(pairs, last) for pairs in (mask, noise))
-        bias = None if self.relative_bias is None else self.relative_bias(x.shape[1], keys)
+        bias = None
+        if self.relative_bias is not None:
+            bias = self.relative_bias.by_distance(q.shape[1], k.shape[1])
         attended = layer.attend(
             q, k, v, bias=bias, bias_masks=False, mask=mask, causal=self.causal, dropout_noise=noise
         )
         parts = (layer.out_proj, self.feed_forward_norm, mlp.up, mlp.down)
-        _, y = finish(_tokens(x), _tokens(attended), _parameters(*parts))
+        tokens = (_tokens(y) for y in (x, stand_in, attended))
+        y, *_ = finish(*tokens, _parameters(*parts))
         return y.view_as(x), None, None
 
 
-def with_fused_blocks(model: Transformer) -> None:
+def with_fused_blocks(model: Transformer, device: torch.device, precision: str) -> None:
     """Let the blocks of `model` compute as `FusedBlock`; parameters and names stay.
 
     Raises ValueError where they cannot.
     """
-    reason = why_not_fused(model)
+    reason = why_not_fused(model.config, device, precision)
     if reason is not None:
         raise ValueError(f"blocks cannot be fused: {reason}")
     for block in model.blocks:
         block.__class__ = FusedBlock
 
 
-def why_not_fused(model: Transformer) -> str | None:
-    """Say what keeps the blocks of `model` from being fused, if anything does."""
-    if not _has_triton():
-        return "Triton is not installed"
-    config = model.config
+def why_not_fused(config: TransformerConfig, device: torch.device, precision: str) -> str | None:
+    """Say what keeps the blocks of a model from being fused, if anything does."""
+    return why_not_run(device, precision) or why_not_shaped(config)
+
+
+def why_not_run(device: torch.device, precision: str) -> str | None:
+    """Say what is in the way of any fused block, whatever the model is."""
+    if precision not in PRECISIONS:
+        return f"the precision is {precision!r}, and the kernels know {' and '.join(PRECISIONS)}"
+    return why_not_here(device)
+
+
+def why_not_shaped(config: TransformerConfig) -> str | None:
+    """Say what of a model the kernels are not made for, wherever it is trained."""
     if config.feed_forward != "gelu":
         return f"the feed-forward network is {config.feed_forward!r}, and the kernels know 'gelu'"
-    sizes = {
-        name: config.width_factor * getattr(config, name)
-        for name in ("embed_dim", "qk_dim", "v_dim", "mlp_dim")
-    }
-    for name, size in sizes.items():
-        if size < 16 or size & (size - 1):
-            return f"{name} is {size}, and the kernels take powers of two from 16 on"
-    if sizes["embed_dim"] > WIDEST or max(sizes["qk_dim"], sizes["v_dim"]) > WIDEST // 2:
-        return (
-            f"embed_dim is {sizes['embed_dim']}, qk_dim {sizes['qk_dim']} and v_dim "
-            f"{sizes['v_dim']}; the kernels keep {WIDEST}, {WIDEST // 2} and {WIDEST // 2} in "
-            "registers"
-        )
+    known = {"embed_dim": (EMBED,), "qk_dim": WIDTHS, "v_dim": WIDTHS, "mlp_dim": HIDDEN}
+    for name, sizes in known.items():
+        size = config.width_factor * getattr(config, name)
+        if size not in sizes:
+            return f"{name} is {size}, and the kernels take {' or '.join(map(str, sizes))}"
     return None
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def _differentiated() -> bool:

@@ -1,201 +1,259 @@
-"""Starts the kernels of a block: where tokens are divided, and what becomes of their sums."""
+"""The parts of a block on the device: which kernels run one after the other, and on what."""
 
+import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from hyla.attention.kernels.tensors import aligned, fresh
 from hyla.nn.transformer import LAYER_NORM_EPS
-from hyla.training.population.blocks import kernels
+from hyla.training.population.blocks import weights as weight_tiles
+from hyla.training.population.blocks.gradients import finish_gradients, project_gradients
+from hyla.training.population.blocks.kernel import line, start
+from hyla.training.population.blocks.sizes import EMBED, SLICE, Sizes
+from hyla.training.population.blocks.structures import (
+    FinishForward,
+    HiddenBackward,
+    Line,
+    LinearBackward,
+    ProjectForward,
+    StreamBackward,
+)
+from hyla.training.population.blocks.weights import FinishPlaces, ProjectPlaces
 
+# Warpgroups of a block, and how many pieces of weights are on their way to it.
+PROJECT_WARPGROUPS = 2
+FINISH_WARPGROUPS, FINISH_STAGES = 2, 3
+STREAM_WARPGROUPS = 2
 
-class Tiles(NamedTuple):
-    """How a kernel divides its work."""
-
-    rows: int
-    """Tokens that a program takes at a time."""
-    warps: int
-    stages: int = 1
-    """Copies of what a loop reads, so that the next is fetched while one is computed with."""
-    chunk: int = 0
-    """Hidden units of the feed-forward network at a time."""
-
-
-# Chosen by what ptxas says for an E of 128: the largest that keep everything in registers.
-PROJECT_FORWARD = Tiles(rows=64, warps=4)
-PROJECT_BACKWARD = Tiles(rows=32, warps=8, stages=2)
-FINISH_FORWARD = Tiles(rows=64, warps=8, chunk=32)
-FINISH_TOKENS = Tiles(rows=32, warps=8, stages=2, chunk=64)
-FINISH_WEIGHTS = Tiles(rows=32, warps=8, chunk=64)
+_WARPGROUP = 128  # threads
+_ROWS = 64  # tokens of a warpgroup
+_FEW_ROWS = 32  # of a block, where tiles of them must leave room for two weights
+_BARRIER = 8  # bytes
 
 
 def project(
     x: Float[Tensor, "P N E"], gain: Tensor, shift: Tensor, layers: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k and v [P, N, ...]; `layers` are the weights and biases of the three in turn."""
-    x = x.contiguous()
-    parameters, stride = _with_one_stride((gain, shift, *layers))
-    q_weight, _, k_weight, _, v_weight, _ = layers
-    q, k, v = (
-        x.new_empty(*x.shape[:2], weight.shape[1]) for weight in (q_weight, k_weight, v_weight)
+) -> tuple[Tensor, Tensor, Tensor, UInt8[Tensor, "P B"]]:
+    """Return q, k and v [P, N, ...], and the weights as tiles.
+
+    `layers` are the weights and biases of the three in turn.
+    """
+    x = _dense(x)
+    sizes = Sizes(dtype=x.dtype, qk=layers[0].shape[1], v=layers[4].shape[1])
+    weights, places = (
+        weight_tiles.project_weights(sizes, gain, shift, layers),
+        ProjectPlaces.of(sizes),
     )
-    _start(
-        kernels.project_forward,
-        (-(-x.shape[1] // PROJECT_FORWARD.rows), len(x)),
-        PROJECT_FORWARD,
-        (x, *parameters, q, k, v),
-        (x.shape[1], stride, LAYER_NORM_EPS),
-        E=x.shape[2],
-        QK=q.shape[2],
-        V=v.shape[2],
+    q, k, v = (_tokens(x, width) for width in (sizes.qk, sizes.qk, sizes.v))
+    arguments = ProjectForward(
+        x=x.data_ptr(),
+        **_of(weights),
+        **{name: y.data_ptr() for name, y in (("q", q), ("k", k), ("v", v))},
+        tiles_at=places.forward,
+        bias_at=places.bias,
+        line=line(x, _ROWS * PROJECT_WARPGROUPS),
+        eps=LAYER_NORM_EPS,
     )
-    return q, k, v
+    macros = {"QK": sizes.qk, "V": sizes.v, "WARPGROUPS": PROJECT_WARPGROUPS}
+    shared = sizes.tile(sizes.projected, EMBED) + _BARRIER
+    _walk("project_forward", sizes, macros, arguments, x, PROJECT_WARPGROUPS, shared)
+    return q, k, v, weights
 
 
 def project_backward(
     x: Float[Tensor, "P N E"],
+    residual: Float[Tensor, "P N E"],
     upstream: Sequence[Tensor],
-    gain: Float[Tensor, "P E"],
-    weights: Sequence[Tensor],
-) -> tuple[Float[Tensor, "P N E"], Float[Tensor, "P S"]]:
-    """Return the gradient of x, and all sums over tokens side by side (`kernels`)."""
-    x = x.contiguous()
-    parameters, stride = _with_one_stride((gain, *weights))
-    total = sum(weight[0].numel() + weight.shape[1] for weight in weights)
-    dx, sums = torch.empty_like(x), _parts(x, PROJECT_BACKWARD, total)
-    _start(
-        kernels.project_backward,
-        (sums.shape[1], len(x)),
-        PROJECT_BACKWARD,
-        (x, *(d.contiguous() for d in upstream), *parameters, dx, sums),
-        (x.shape[1], stride, total, LAYER_NORM_EPS),
-        E=x.shape[2],
-        QK=weights[0].shape[1],
-        V=weights[2].shape[1],
-        TURNS=_turns(x, PROJECT_BACKWARD, sums),
+    weights: UInt8[Tensor, "P B"],
+    parameters: Sequence[Tensor],
+) -> tuple[Float[Tensor, "P N E"], Float[Tensor, "P T"]]:
+    """Return the gradient of x, to which `residual` is added, and those of all parameters.
+
+    The latter side by side, in the order in which `project` takes the parameters.
+    """
+    x, residual, *upstream = (_dense(y) for y in (x, residual, *upstream))
+    sizes = Sizes(dtype=x.dtype, qk=upstream[0].shape[2], v=upstream[2].shape[2])
+    dx, sums, walk = _linear_backward(
+        sizes, x, upstream, weights, ProjectPlaces.of(sizes).backward, residual
     )
-    return dx, sums.sum(1)
+    return dx, project_gradients(sizes, parameters, sums, walk)
 
 
 def finish(
     x: Float[Tensor, "P N E"], attended: Float[Tensor, "P N V"], parameters: Sequence[Tensor]
-) -> tuple[Float[Tensor, "P N E"], Float[Tensor, "P N E"]]:
-    """Return the stream with attention, and with both branches.
+) -> tuple[Float[Tensor, "P N E"], Float[Tensor, "P N E"], UInt8[Tensor, "P B"]]:
+    """Return the stream with both branches, with attention's alone, and the weights as tiles.
 
     `parameters` are weight and bias of out_proj, gain and shift, weights and biases of up and down.
     """
-    x, attended = x.contiguous(), attended.contiguous()
-    between, y = torch.empty_like(x), torch.empty_like(x)
-    strided, stride = _with_one_stride(parameters)
-    _start(
-        kernels.finish_forward,
-        (-(-x.shape[1] // FINISH_FORWARD.rows), len(x)),
-        FINISH_FORWARD,
-        (x, attended, *strided, between, y),
-        (x.shape[1], stride, LAYER_NORM_EPS),
-        E=x.shape[2],
-        V=attended.shape[2],
-        M=parameters[4].shape[1],
+    x, attended = _dense(x), _dense(attended)
+    sizes = Sizes(dtype=x.dtype, v=attended.shape[2], hidden=parameters[4].shape[1])
+    weights, places = weight_tiles.finish_weights(sizes, parameters), FinishPlaces.of(sizes)
+    y, between = fresh(x), fresh(x)
+    arguments = FinishForward(
+        x=x.data_ptr(),
+        attended=attended.data_ptr(),
+        **_of(weights),
+        between=between.data_ptr(),
+        y=y.data_ptr(),
+        out_at=places.out,
+        chunks_at=places.chunks,
+        bias_at=places.bias,
+        line=line(x, _ROWS * FINISH_WARPGROUPS),
+        eps=LAYER_NORM_EPS,
     )
-    return between, y
+    macros = {
+        "V": sizes.v,
+        "HIDDEN": sizes.hidden,
+        "STAGES": FINISH_STAGES,
+        "WARPGROUPS": FINISH_WARPGROUPS,
+    }
+    ring = FINISH_STAGES * (weight_tiles.chunk_bytes(sizes) + 2 * _BARRIER)
+    shared = sizes.tile(EMBED, sizes.v) + _BARRIER + ring
+    _walk("finish_forward", sizes, macros, arguments, x, FINISH_WARPGROUPS, shared)
+    return y, between, weights
 
 
 def finish_backward(
     between: Float[Tensor, "P N E"],
     attended: Float[Tensor, "P N V"],
     dy: Float[Tensor, "P N E"],
+    weights: UInt8[Tensor, "P B"],
     parameters: Sequence[Tensor],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x and `attended`, and the sums of either kernel (`kernels`).
+) -> tuple[Float[Tensor, "P N E"], Float[Tensor, "P N V"], Float[Tensor, "P T"]]:
+    """Return the gradients of x, of `attended`, and of all parameters side by side."""
+    attended, dy = _dense(attended), _dense(dy)
+    sizes = Sizes(dtype=dy.dtype, v=attended.shape[2], hidden=parameters[4].shape[1])
+    places = FinishPlaces.of(sizes)
+    hidden, hidden_sums, hidden_walk = _hidden_backward(sizes, between, dy, weights, places)
+    dx = _stream_backward(sizes, between, dy, hidden, weights, places)
+    dattended, sums, walk = _linear_backward(sizes, attended, [dx], weights, places.attended)
+    gradients = finish_gradients(sizes, parameters, hidden_sums, hidden_walk, sums, walk)
+    return dx, dattended, gradients
 
-    `parameters` are weight of out_proj, gain, shift, weight and bias of up, weight of down.
-    """
-    attended, dy = attended.contiguous(), dy.contiguous()
-    tokens, embed, heads = *between.shape[1:], attended.shape[2]
-    hidden = parameters[3].shape[1]
-    (out, *feed_forward), stride = _with_one_stride(parameters)
-    dx, dattended = torch.empty_like(dy), torch.empty_like(attended)
-    sums = _parts(between, FINISH_TOKENS, embed * heads + 2 * embed)
-    _start(
-        kernels.finish_backward_tokens,
-        (sums.shape[1], len(between)),
-        FINISH_TOKENS,
-        (between, attended, dy, out, *feed_forward, dx, dattended, sums),
-        (tokens, stride, sums.shape[2], LAYER_NORM_EPS),
-        E=embed,
-        V=heads,
-        M=hidden,
-        TURNS=_turns(between, FINISH_TOKENS, sums),
+
+def _hidden_backward(
+    sizes: Sizes, between: Tensor, dy: Tensor, weights: Tensor, places: FinishPlaces
+) -> tuple[Tensor, Tensor, Line]:
+    """Return the gradient of the hidden layer, and rows of sums for the weights beside it."""
+    # Fewer blocks than could start: each has 128 KiB of sums to write, and somebody to add them up.
+    walk = line(dy, 4 * _FEW_ROWS, sizes.slices)
+    hidden = _tokens(dy, sizes.hidden)
+    sums = _rows(dy, walk, 2 * SLICE * EMBED + SLICE + EMBED, sizes.slices)
+    arguments = HiddenBackward(
+        stream=between.data_ptr(),
+        upstream=dy.data_ptr(),
+        **_of(weights),
+        hidden=hidden.data_ptr(),
+        sums=sums.data_ptr(),
+        slices_at=places.slices,
+        slice_stride=weight_tiles.slice_bytes(sizes),
+        bias_at=places.bias + 8 * EMBED,
+        line=walk,
+        eps=LAYER_NORM_EPS,
     )
-    chunks = hidden // _chunk(FINISH_WEIGHTS, hidden)
-    weight_sums = _parts(between, FINISH_WEIGHTS, 2 * hidden * embed + hidden, beside=chunks)
-    _start(
-        kernels.finish_backward_weights,
-        (weight_sums.shape[1], len(between), chunks),
-        FINISH_WEIGHTS,
-        (between, dy, *feed_forward, weight_sums),
-        (tokens, stride, weight_sums.shape[2], LAYER_NORM_EPS),
-        E=embed,
-        M=hidden,
-        TURNS=_turns(between, FINISH_WEIGHTS, weight_sums),
+    tiles = 2 * sizes.tile(_FEW_ROWS, EMBED) + 4 * sizes.tile(EMBED, _FEW_ROWS)
+    shared = weight_tiles.slice_bytes(sizes) + tiles + _BARRIER
+    macros = {"HIDDEN": sizes.hidden}
+    _walk("hidden_backward", sizes, macros, arguments, dy, 2, shared, sizes.slices)
+    return hidden, sums, walk
+
+
+def _stream_backward(
+    sizes: Sizes,
+    between: Tensor,
+    dy: Tensor,
+    hidden: Tensor,
+    weights: Tensor,
+    places: FinishPlaces,
+) -> Float[Tensor, "P N E"]:
+    """Return the gradient of the stream, from that of the hidden layer and of y."""
+    dx = fresh(dy)
+    arguments = StreamBackward(
+        stream=between.data_ptr(),
+        upstream=dy.data_ptr(),
+        hidden=hidden.data_ptr(),
+        **_of(weights),
+        result=dx.data_ptr(),
+        tile_at=places.stream,
+        line=line(dy, _ROWS * STREAM_WARPGROUPS),
+        eps=LAYER_NORM_EPS,
     )
-    return dx, dattended, sums.sum(1), weight_sums.sum(1)
+    macros = {"HIDDEN": sizes.hidden, "WARPGROUPS": STREAM_WARPGROUPS}
+    shared = sizes.tile(EMBED, sizes.hidden) + _BARRIER
+    _walk("stream_backward", sizes, macros, arguments, dy, STREAM_WARPGROUPS, shared)
+    return dx
 
 
-def _chunk(tiles: Tiles, hidden: int) -> int:
-    return min(tiles.chunk, hidden)
+def _linear_backward(
+    sizes: Sizes,
+    inputs: Float[Tensor, "P N I"],
+    upstream: Sequence[Tensor],
+    weights: Tensor,
+    tile_at: int,
+    residual: Float[Tensor, "P N I"] | None = None,
+) -> tuple[Float[Tensor, "P N I"], Tensor, Line]:
+    """Return the gradient of inputs, and rows of sums for the weights; with `residual` normed."""
+    width, up = inputs.shape[2], sum(each.shape[2] for each in upstream)
+    walk = line(inputs, _ROWS)
+    result, sums = fresh(inputs), _rows(inputs, walk, up * width + up)
+    pointers = [each.data_ptr() for each in upstream]
+    arguments = LinearBackward(
+        upstream=(ctypes.c_void_p * 3)(*pointers),
+        input=inputs.data_ptr(),
+        residual=None if residual is None else residual.data_ptr(),
+        **_of(weights),
+        result=result.data_ptr(),
+        sums=sums.data_ptr(),
+        tile_at=tile_at,
+        line=walk,
+        eps=LAYER_NORM_EPS,
+    )
+    macros = {"NORMED": int(residual is not None), "QK": sizes.qk, "V": sizes.v}
+    tiles = sizes.tile(width, up) + sizes.tile(_ROWS, up)
+    tiles += sizes.tile(up, _ROWS) + sizes.tile(width, _ROWS)
+    of_rows = _ROWS * (2 * 8 + 4)  # bytes: two sums in either warpgroup, one deviation
+    _walk("linear_backward", sizes, macros, arguments, inputs, 2, tiles + of_rows + _BARRIER)
+    return result, sums, walk
 
 
-def _parts(x: Tensor, tiles: Tiles, total: int, beside: int = 1) -> Float[Tensor, "P parts total"]:
-    """Return room for sums in as many parts as fill the device once."""
-    members, tokens = x.shape[:2]
-    programs = _multiprocessors(x.device) // (members * beside)
-    parts = max(1, min(programs, -(-tokens // tiles.rows)))
-    return torch.empty(members, parts, total, device=x.device)
-
-
-def _turns(x: Tensor, tiles: Tiles, sums: Tensor) -> int:
-    """Return how often each part takes some rows, until all tokens have been taken."""
-    return -(-x.shape[1] // (tiles.rows * sums.shape[1]))
-
-
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 4  # where kernels are interpreted: enough that sums have several parts
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _with_one_stride(parameters: Sequence[Tensor]) -> tuple[list[Tensor], int]:
-    """Return the parameters [P, ...] such that one stride leads to each next member's."""
-    strides = {parameter.stride(0) for parameter in parameters}
-    if len(strides) == 1 and all(parameter[0].is_contiguous() for parameter in parameters):
-        return list(parameters), strides.pop()
-    rows = torch.cat([parameter.flatten(1) for parameter in parameters], dim=1)
-    return list(rows.split([parameter[0].numel() for parameter in parameters], dim=1)), len(rows[0])
-
-
-def _start(
-    kernel: Any,
-    grid: tuple[int, ...],
-    tiles: Tiles,
-    tensors: tuple[Tensor, ...],
-    numbers: tuple[float, ...],
-    **sizes: int,
+def _walk(
+    name: str,
+    sizes: Sizes,
+    macros: dict[str, int],
+    arguments: ctypes.Structure,
+    x: Tensor,
+    warpgroups: int,
+    shared_bytes: int,
+    slices: int = 1,
 ) -> None:
-    x = tensors[0]
-    if tiles.chunk:
-        sizes["CHUNK"] = _chunk(tiles, sizes["M"])
-    tf32 = torch.get_float32_matmul_precision() != "highest"
-    kernel[grid](
-        *tensors,
-        *numbers,
-        **sizes,
-        ROWS=tiles.rows,
-        # Triton's interpreter multiplies bfloat16 as if it were integers.
-        BF16=x.dtype == torch.bfloat16 and x.is_cuda,
-        PRECISION="tf32" if tf32 else "ieee",
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
+    """Start a kernel that walks along a line of tokens, some blocks beside each other."""
+    start(
+        name,
+        {"KIND": sizes.kind, **macros},
+        arguments,
+        x.device,
+        blocks=arguments.line.blocks * slices,  # type: ignore[attr-defined]
+        threads=_WARPGROUP * warpgroups,
+        shared_bytes=shared_bytes,
     )
+
+
+def _of(weights: Tensor) -> dict[str, int]:
+    return {"weights": weights.data_ptr(), "weights_stride": weights.stride(0)}
+
+
+def _tokens(x: Tensor, width: int) -> Tensor:
+    return torch.empty(*x.shape[:2], width, dtype=x.dtype, device=x.device)
+
+
+def _rows(x: Tensor, walk: Line, length: int, slices: int = 1) -> Float[Tensor, "R S L"]:
+    """Return room for the sums of every block and member (`shares.cuh`)."""
+    return torch.empty(walk.blocks + walk.members, slices, length, device=x.device)
+
+
+def _dense(x: Tensor) -> Tensor:
+    return aligned(x.contiguous())

@@ -1,7 +1,12 @@
 """The fused parts of a block as operators, which `vmap`, compilers and graph capture see through.
 
 Operators take members as their first axis [P, ...]; `vmap` folds its own into it, so that a
-population is one launch.
+population is one launch. Parameters come as one list, in the order of `launch`; biases and norms
+have one axis. The weights that operators return are tiles for their gradients.
+
+The stream x goes into both operators, and its two gradients are one sum. So that nobody has to pass
+over all tokens for it, `project` returns a stand-in for x without numbers, and `finish` takes it
+beside x: the gradient of the stand-in is what comes by way of `finish`, and `project` adds its own.
 """
 
 from collections.abc import Sequence
@@ -11,134 +16,123 @@ from torch import Tensor
 
 from hyla._compiler_tag import tag_compiled_code
 from hyla.training.population.blocks import launch
+from hyla.training.population.blocks.sizes import Sizes
+from hyla.training.population.blocks.weights import FinishPlaces, ProjectPlaces
 
 tag_compiled_code()
 
-# Parameters come as one list, in the order of `launch`; biases and norms have one axis.
-
 
 @torch.library.custom_op("hyla::block_project", mutates_args=())
-def project(x: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values of the normalised tokens x [P, N, E]."""
+def project(
+    x: Tensor, parameters: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return a stand-in for x [P, N, E], its queries, keys and values, and weights."""
     gain, shift, *layers = parameters
-    return launch.project(x, gain, shift, layers)
+    return (_stand_in(x), *launch.project(x, gain, shift, layers))
 
 
 @project.register_fake
 def _(x, parameters):
-    sizes = (parameters[i].shape[1] for i in (2, 4, 6))
-    return tuple(x.new_empty(*x.shape[:2], size) for size in sizes)
+    qk, _, v = (parameters[i].shape[1] for i in (2, 4, 6))
+    projected = (x.new_empty(*x.shape[:2], width) for width in (qk, qk, v))
+    places = ProjectPlaces.of(Sizes(dtype=x.dtype, qk=qk, v=v))
+    return _stand_in(x), *projected, _weights(x, places.total)
 
 
 @torch.library.custom_op("hyla::block_project_backward", mutates_args=())
 def _project_backward(
-    x: Tensor, upstream: Sequence[Tensor], gain: Tensor, weights: Sequence[Tensor]
+    x: Tensor,
+    residual: Tensor,
+    upstream: Sequence[Tensor],
+    weights: Tensor,
+    parameters: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor]:
-    return launch.project_backward(x, upstream, gain, weights)
+    return launch.project_backward(x, residual, upstream, weights, parameters)
 
 
 @_project_backward.register_fake
-def _(x, upstream, gain, weights):
-    total = sum(weight[0].numel() + weight.shape[1] for weight in weights)
-    return torch.empty_like(x), gain.new_empty(len(x), total)
+def _(x, residual, upstream, weights, parameters):
+    return _like(x), _side_by_side(parameters)
 
 
 def _save_project(ctx, inputs, output):
     x, parameters = inputs
-    ctx.save_for_backward(x, *parameters)
+    ctx.save_for_backward(x, output[-1], *parameters)
 
 
-def _differentiate_project(ctx, *upstream):
-    x, gain, shift, *layers = ctx.saved_tensors
-    weights = layers[::2]
-    dx, sums = _project_backward(x, upstream, gain, weights)
-    dgain, dshift, gradients = 0, 0, []
-    for weight in weights:
-        size, products = weight.shape[1], weight[0].numel()
-        along, bias, sums = sums.split([products, size, sums.shape[1] - products - size], dim=1)
-        along = along.unflatten(1, weight.shape[1:])
-        gradients += [*_through_norm(along, bias, gain, shift)]
-        dgain, dshift = dgain + (weight * along).sum(1), dshift + _applied(weight, bias)
-    return dx, [dgain, dshift, *gradients]
+def _differentiate_project(ctx, residual, dq, dk, dv, _):
+    x, weights, *parameters = ctx.saved_tensors
+    dx, gradients = _project_backward(x, residual, [dq, dk, dv], weights, parameters)
+    return dx, _apart(gradients, parameters)
 
 
 project.register_autograd(_differentiate_project, setup_context=_save_project)
 
 
 @torch.library.custom_op("hyla::block_finish", mutates_args=())
-def finish(x: Tensor, attended: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the stream x [P, N, E] with attention's branch, and with both branches."""
+def finish(
+    x: Tensor, stand_in: Tensor, attended: Tensor, parameters: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the stream x [P, N, E] with both branches, with attention's alone, and weights."""
     return launch.finish(x, attended, parameters)
 
 
 @finish.register_fake
-def _(x, attended, parameters):
-    return torch.empty_like(x), torch.empty_like(x)
+def _(x, stand_in, attended, parameters):
+    sizes = Sizes(dtype=x.dtype, v=attended.shape[2], hidden=parameters[4].shape[1])
+    return _like(x), _like(x), _weights(x, FinishPlaces.of(sizes).total)
 
 
 @torch.library.custom_op("hyla::block_finish_backward", mutates_args=())
 def _finish_backward(
-    between: Tensor, attended: Tensor, dy: Tensor, parameters: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return launch.finish_backward(between, attended, dy, parameters)
+    between: Tensor, attended: Tensor, dy: Tensor, weights: Tensor, parameters: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    return launch.finish_backward(between, attended, dy, weights, parameters)
 
 
 @_finish_backward.register_fake
-def _(between, attended, dy, parameters):
-    out, gain, up = parameters[0], parameters[1], parameters[3]
-    members, embed, hidden = *gain.shape, up.shape[1]
-    return (
-        torch.empty_like(between),
-        torch.empty_like(attended),
-        gain.new_empty(members, out[0].numel() + 2 * embed),
-        gain.new_empty(members, 2 * hidden * embed + hidden),
-    )
+def _(between, attended, dy, weights, parameters):
+    return _like(dy), _like(attended), _side_by_side(parameters)
 
 
 def _save_finish(ctx, inputs, output):
-    _, attended, parameters = inputs
-    between, _ = output
-    ctx.save_for_backward(between, attended, *parameters)
+    _, _, attended, parameters = inputs
+    _, between, weights = output
+    ctx.save_for_backward(between, attended, weights, *parameters)
     ctx.mark_non_differentiable(between)  # it is handed out for this alone
 
 
-def _differentiate_finish(ctx, _, dy):
-    between, attended, *parameters = ctx.saved_tensors
-    out, _, gain, shift, up, up_bias, down, _ = parameters
-    needed = [out, gain, shift, up, up_bias, down]
-    dx, dattended, sums, weight_sums = _finish_backward(between, attended, dy, needed)
-    embed, hidden = down.shape[1:]
-    dout, dout_bias, ddown_bias = sums.split([out[0].numel(), embed, embed], dim=1)
-    along, dup_bias, ddown = weight_sums.split([hidden * embed, hidden, embed * hidden], dim=1)
-    along = along.unflatten(1, up.shape[1:])
-    dup, dup_bias = _through_norm(along, dup_bias, gain, shift)
-    return (
-        dx,
-        dattended,
-        [
-            *(dout.unflatten(1, out.shape[1:]), dout_bias),
-            *((up * along).sum(1), _applied(up, dup_bias)),
-            *(dup, dup_bias, ddown.unflatten(1, down.shape[1:]), ddown_bias),
-        ],
-    )
+def _differentiate_finish(ctx, dy, *_):
+    between, attended, weights, *parameters = ctx.saved_tensors
+    dx, dattended, gradients = _finish_backward(between, attended, dy, weights, parameters)
+    return None, dx, dattended, _apart(gradients, parameters)
 
 
 finish.register_autograd(_differentiate_finish, setup_context=_save_finish)
 
 
-def _through_norm(
-    along: Tensor, bias: Tensor, gain: Tensor, shift: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of weight and bias of a layer on `gain * standardised + shift`.
-
-    `along` [P, O, E] are the sums of upstream times standardised inputs, `bias` [P, O] of upstream.
-    """
-    return along * gain[:, None] + bias[:, :, None] * shift[:, None], bias
+def _stand_in(x: Tensor) -> Tensor:
+    return x.new_empty(()).expand(x.shape)
 
 
-def _applied(weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the gradient of the norm's shift: what the layer makes of its bias's."""
-    return torch.einsum("poe,po->pe", weight, bias)
+def _like(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape)  # as kernels write it, whatever the strides of x are
+
+
+def _weights(x: Tensor, size: int) -> Tensor:
+    return x.new_empty(len(x), size, dtype=torch.uint8)
+
+
+def _side_by_side(parameters: Sequence[Tensor]) -> Tensor:
+    total = sum(parameter[0].numel() for parameter in parameters)
+    return parameters[0].new_empty(len(parameters[0]), total)
+
+
+def _apart(gradients: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of each parameter, of those side by side [P, T]."""
+    parts = gradients.split([parameter[0].numel() for parameter in parameters], dim=1)
+    pairs = zip(parts, parameters, strict=True)
+    return [part.unflatten(1, parameter.shape[1:]) for part, parameter in pairs]
 
 
 def _folded(info, in_dims, tensors):
@@ -162,6 +156,6 @@ def _(info, in_dims, x, parameters):
 
 
 @finish.register_vmap
-def _(info, in_dims, x, attended, parameters):
-    x, attended = _folded(info, in_dims[:2], (x, attended))
-    return _unfolded(info, finish(x, attended, _folded(info, in_dims[2], parameters)))
+def _(info, in_dims, x, stand_in, attended, parameters):
+    tokens = _folded(info, in_dims[:3], (x, stand_in, attended))
+    return _unfolded(info, finish(*tokens, _folded(info, in_dims[3], parameters)))

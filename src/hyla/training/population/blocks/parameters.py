@@ -1,0 +1,18 @@
+"""Parameters of all members, one stride from each member to the next."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def with_one_stride(parameters: Sequence[Tensor]) -> tuple[list[Tensor], int]:
+    """Return the parameters [P, ...] such that one stride leads to each next member's."""
+    strides = {parameter.stride(0) for parameter in parameters}
+    if len(strides) == 1 and all(parameter[0].is_contiguous() for parameter in parameters):
+        return list(parameters), strides.pop()
+    rows = torch.cat([parameter.flatten(1) for parameter in parameters], dim=1)
+    apart = rows.split([parameter[0].numel() for parameter in parameters], dim=1)
+    shapes = [parameter.shape[1:] for parameter in parameters]
+    joined = [part.unflatten(1, shape) for part, shape in zip(apart, shapes, strict=True)]
+    return joined, rows.shape[1]
