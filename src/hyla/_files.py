@@ -2,10 +2,11 @@
 
 import errno
 import hashlib
+import json
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -23,6 +24,12 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def write_json(path: Path, content: Any, *, ensure_ascii: bool = True) -> None:
+    """Put readable JSON at `path`, whole or not at all."""
+    text = json.dumps(content, indent=1, ensure_ascii=ensure_ascii)
+    write_atomically(path, f"{text}\n".encode())
 
 
 def sync_directory(directory: Path) -> None:

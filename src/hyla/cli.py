@@ -39,6 +39,8 @@ _COMMANDS = {
     "latents": "Read, decode and swap latent codes, of a run or a pretrained language model.",
     "explore": "Explore models in the browser: solve puzzles beside them, read and swap codes.",
     "sraven": "SRAVEN: show an instance, export a dataset, audit it, score answers to variants.",
+    # Not "fuzzy": the tab key would take the task after `hyla train` for this command.
+    "fuzzy-logic": "Fuzzy logic: export a dataset.",
     "bench": "Measure speed on this machine, beside the authors' code.",
     "doctor": "Check this installation: versions, devices, kernels, and a self-check.",
 }
@@ -111,8 +113,9 @@ def _app(asked_for: str) -> App:
         result_action="return_value",
     )
     for position, (name, summary) in enumerate(_COMMANDS.items()):
+        module = name.replace("-", "_")
         app.command(
-            f"hyla.commands.{name}:{name}",
+            f"hyla.commands.{module}:{module}",
             name=name,
             help=None if name == asked_for else summary,  # a summary would hide the docstring
             sort_key=position,

@@ -106,7 +106,7 @@ def test_dimensions():
 def test_unknown_terms_is_absent_where_the_last_quarter_is_too_small():
     task = FuzzyLogic(FuzzyLogicConfig(num_variables=2, num_terms=2, held_out_fraction=0.34))
     assert "unknown_terms" not in task.splits
-    with pytest.raises(ValueError, match="'unknown_terms' is not one of train"):
+    with pytest.raises(ValueError, match="'unknown_terms' is unknown; choose from train"):
         task.sampler("unknown_terms", seeds=[0], batch_size=1)
 
 

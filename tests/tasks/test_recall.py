@@ -120,6 +120,7 @@ def test_it_trains_as_populations_and_in_sweeps(tmp_path, capsys):
     assert len(read_runs(tmp_path / "swept")) == 2
 
 
+@pytest.mark.integration
 def test_softmax_attention_learns_it():
     task = Recall(RecallConfig(pairs=2, length=6, vocabulary=8))
     sizes = {"embed_dim": 32, "qk_dim": 32, "v_dim": 32, "mlp_dim": 32, "causal": True}

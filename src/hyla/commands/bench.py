@@ -1,6 +1,5 @@
 """`hyla bench`: speed on this machine, beside the authors'."""
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from hyla._environment import environment
+from hyla._files import write_json
 from hyla.benchmarks import (
     attention,
     explorer,
@@ -21,7 +21,7 @@ from hyla.benchmarks import (
 from hyla.benchmarks.recorded import RECORDED, beside_recorded, shown
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.output import Screen, table
 from hyla.training.devices import resolve_device
 
 _BENCHMARKS = {
@@ -73,7 +73,7 @@ def bench(
         where = resolve_device(device)
         check_writable(out=out)
     measured_with = environment(where)
-    screen = console()
+    screen = Screen()
     screen.print(" ".join(f"{key} {value}" for key, value in measured_with.items() if value))
     path = out / f"{what}-{where.type}.json"
     rows = []
@@ -83,17 +83,14 @@ def bench(
         screen.print(" · ".join(f"{name} {shown(value)}" for name, value in row.items() if value))
         # After every row: what was measured survives an interruption. And not before the first:
         # a benchmark that this machine cannot run leaves no empty folder among the runs.
-        text = json.dumps({"environment": measured_with, "rows": rows}, indent=1) + "\n"
         with write_errors(path):
             out.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            write_json(path, {"environment": measured_with, "rows": rows})
     if what == "train":
         lines = beside_recorded(rows, RECORDED)
     else:
         names = list(dict.fromkeys(name for row in rows for name in row))
         lines = [{name: shown(row.get(name)) for name in names} for row in rows]
-    figures = table(f"{what} on {measured_with['device']}", *lines[0])
-    for line in lines:
-        figures.add_row(*line.values())
-    screen.print(figures)
-    screen.print(f"Written to {path}")
+    title = f"{what} on {measured_with['device']}"
+    screen.print(table(title, *lines[0], rows=(line.values() for line in lines)))
+    screen.say(f"Written to {path}")

@@ -8,7 +8,7 @@ from cyclopts import App, Group, Parameter
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.output import Screen, table
 from hyla.tasks.language import Corpus, CorpusError, HubDataset, Settings, TextFiles
 from hyla.tasks.language import prepare as prepare_corpus
 from hyla.tasks.language.corpora import Source
@@ -141,34 +141,31 @@ def show(path: Path, /, *, verify: bool = False) -> None:
             corpus.verify()
     _print(corpus)
     if verify:
-        console().print("every file has the hash that the manifest says")
+        Screen().print("every file has the hash that the manifest says")
 
 
 def _print(corpus: Corpus) -> None:
     columns = ("tokens", "documents", "bytes", "bytes/token", "shards")
-    shown = table(
-        f"corpus {corpus.fingerprint[:12]}, vocabulary of {corpus.vocab_size:,}",
-        "split",
-        *columns,
-        numeric=columns,
-    )
-    for split, content in corpus.manifest["splits"].items():
-        shown.add_row(
+    title = f"corpus {corpus.fingerprint[:12]}, vocabulary of {corpus.vocab_size:,}"
+    rows = (
+        (
             split,
             *(f"{content[name]:,}" for name in ("tokens", "documents", "bytes")),
             f"{corpus.bytes_per_token(split):.2f}",
             str(len(content["shards"])),
         )
-    out = console()
-    out.print(shown)
-    out.print(f"folder: {corpus.path}", soft_wrap=True)
+        for split, content in corpus.manifest["splits"].items()
+    )
+    screen = Screen()
+    screen.print(table(title, "split", *columns, numeric=columns, rows=rows))
+    screen.say(f"folder: {corpus.path}")
 
 
 class _Bar:
     """A progress bar of bytes, or of tokens where bytes cannot be counted."""
 
     def __init__(self) -> None:
-        self._screen = console()
+        self._screen = Screen()
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),

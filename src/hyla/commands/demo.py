@@ -10,11 +10,12 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress import Progress
 
-from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
+from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
-from hyla.commands.shared.output import BAR_WITH_ESTIMATE, console, score, table
+from hyla.commands.shared.output import BAR_WITH_ESTIMATE, Screen, score, table
 from hyla.lab.demo import (
     METHODS,
+    SEEDS,
     check_figures,
     demo_config,
     run_demo,
@@ -46,36 +47,36 @@ def demo(
         check_figures()
     with _Watch() as watch:
         results = run_demo(root=root, device=device, watch=watch)
-    shown = table(
-        "R² on fuzzy logic functions",
-        "attention",
-        "seen combinations",
-        "unseen combinations",
-        "seconds",
-        numeric=("seen combinations", "unseen combinations", "seconds"),
-    )
-    for result in results:
-        shown.add_row(
+    numbers = ("seen combinations", "unseen combinations", "seconds")
+    rows = (
+        (
             result.method,
             score(statistics.fmean(result.in_distribution)),
             score(statistics.fmean(result.out_of_distribution)),
             f"{result.seconds:.0f}",
         )
-    picture, page = write_results(results, out)
-    screen = console()
-    screen.print(shown)
+        for result in results
+    )
+    with write_errors(out):
+        picture, page = write_results(results, out)
+    screen = Screen()
+    title = "R² on fuzzy logic functions"
+    screen.print(table(title, "attention", *numbers, numeric=numbers, rows=rows))
     screen.print(verdict(results))
-    screen.print(f"Figure: {picture}   Page: {page}")
+    screen.say(f"Figure: {picture}   Page: {page}")
 
 
 class _Watch:
     """In a terminal, a bar with the time left under a comparison that is redrawn; else, lines."""
 
     def __init__(self) -> None:
-        self._screen = console()
+        self._screen = Screen()
         self._total = demo_config("hyla").steps
         self._steps: dict[str, int] = dict.fromkeys(METHODS, 0)
-        self._compared: RenderableType = "The first comparison comes within a minute."
+        self._compared: RenderableType = (
+            f"Training {', '.join(METHODS)}, {len(SEEDS)} seeds each, in turns. The first "
+            "comparison comes within a minute."
+        )
         self._bar = Progress(*BAR_WITH_ESTIMATE, console=self._screen)
         self._task = self._bar.add_task("", total=len(METHODS) * self._total)
         self._live = Live(console=self._screen, transient=True)
@@ -83,6 +84,8 @@ class _Watch:
     def __enter__(self) -> "_Watch":
         if self._screen.is_terminal:
             self._live.start()
+        else:
+            self._screen.print(self._compared)
         self._draw()
         return self
 
@@ -100,10 +103,9 @@ class _Watch:
         title = f"R² on unseen combinations after {step:,} of {self._total:,} steps"
         if not self._screen.is_terminal:
             numbers = ", ".join(f"{method} {score(value)}" for method, value in scores.items())
-            self._screen.print(f"{title}: {numbers}", highlight=False)
-        shown = table(title, *scores, numeric=tuple(scores))
-        shown.add_row(*map(score, scores.values()))
-        self._compared = shown
+            self._screen.say(f"{title}: {numbers}")
+        row = map(score, scores.values())
+        self._compared = table(title, *scores, numeric=tuple(scores), rows=[row])
         self._draw()
 
     def _draw(self) -> None:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hyla._errors import install_command
-from hyla.commands.shared.exits import UsageError, usage_errors
+from hyla._optional import needed
+from hyla.commands.shared.exits import usage_errors
 from hyla.commands.shared.options import check_folders
-from hyla.commands.shared.output import console
+from hyla.commands.shared.output import Screen
 from hyla.results.folders import find_runs
 
 
@@ -47,33 +47,30 @@ def explore(
     open_page
         Whether to open the page in a browser.
     """
-    try:
+    with needed("explorer"):
         from hyla.explorer.web.app import build_app
         from hyla.explorer.web.server import address, listen, new_token, open_browser, serve
-    except ImportError as error:
-        raise UsageError(f"{error.name} is not installed: {install_command('explorer')}") from error
     from hyla.explorer.gallery import open_gallery
     from hyla.explorer.runs import RunFolder
     from hyla.explorer.web.security import Access
 
-    screen = console()
+    screen = Screen()
     with usage_errors():
         check_folders(root=root)
         found = [find_runs(run, root) for run in runs or ()]
         paths = [path for some in found for path in some]
         # Who names a run wants that one; of a folder, what can be explored.
         of_folders = any(len(some) > 1 for some in found)
-        gallery = open_gallery(paths, leave_out=screen.print if of_folders else None)
+        gallery = open_gallery(paths, leave_out=screen.say if of_folders else None)
         listening = listen(host, port)
     token = new_token(host)
     app = build_app(gallery, RunFolder(root), Access(host=host, token=token))
     url = address(host, listening, token)
-    screen.print(f"The explorer is at {url}", soft_wrap=True, highlight=False)
+    screen.say(f"The explorer is at {url}")
     if token is not None:
-        screen.print(
+        screen.say(
             "Others can connect: whoever has this address can use it, and what they see travels "
-            "unencrypted.",
-            soft_wrap=True,
+            "unencrypted."
         )
     screen.print("Ctrl-C ends it.")
     with listening:

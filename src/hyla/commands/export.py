@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
+from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
 from hyla.integrations.export import SUFFIXES, export_model
 from hyla.training import load_run
@@ -54,8 +54,5 @@ def export(
     model = load_run(run).model(member)
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            error = export_model(model, path, format=format, padding=padding)
-        except ImportError as missing:
-            raise UsageError(str(missing)) from missing
+        error = export_model(model, path, format=format, padding=padding)
     print(f"{path}: runs, and differs from the model by at most {error:.0e} of the largest logit")

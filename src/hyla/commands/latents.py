@@ -11,7 +11,7 @@ from rich.table import Table
 from hyla._errors import UnfinishedError
 from hyla.commands.shared.exits import UsageError, usage_errors
 from hyla.commands.shared.options import check_writable
-from hyla.commands.shared.output import console, progress_bar, score, table
+from hyla.commands.shared.output import Screen, progress_bar, score, table
 from hyla.lab.experiments.shared.code_panels import chosen
 from hyla.lab.latents import INSTANCES, analyse_subjects, check_choice, load_subjects
 from hyla.lab.latents.summary import best_layers, swapped_everywhere
@@ -121,7 +121,7 @@ def latents(
             root = Path("runs")
             runs = [path for name in what for path in find_runs(name, root)]
             # Of a folder, what can be looked into.
-            leave_out = console().print if any(holds_runs(name, root) for name in what) else None
+            leave_out = Screen().say if any(holds_runs(name, root) for name in what) else None
             with usage_errors():
                 subjects = load_subjects(runs, member or [0], where, leave_out=leave_out)
             figures = list(TABLES) if figure is None else figure
@@ -143,7 +143,7 @@ def _look_at_runs(
 ) -> None:
     with usage_errors():
         check_choice(subjects, figures, **how)
-    screen = console()
+    screen = Screen()
     with progress_bar(screen, len(subjects) * len(figures)) as advance:
         tables = analyse_subjects(
             subjects, out, figures=figures, on_table=lambda what: advance(1, what), **how
@@ -153,11 +153,11 @@ def _look_at_runs(
             screen.print(summary)
     if "swaps" in tables:
         screen.print(_swap_summary(tables["swaps"], subjects))
-    screen.print(f"Tables, figures and pages: {out}", soft_wrap=True, highlight=False)
+    screen.say(f"Tables, figures and pages: {out}")
 
 
 def _look_at_texts(reference: str, texts: Sequence[str], out: Path, **how: Any) -> None:
-    screen = console()
+    screen = Screen()
     with progress_bar(screen, len(texts)) as advance:
         try:
             recorded = analyse_texts(
@@ -173,11 +173,9 @@ def _look_at_texts(reference: str, texts: Sequence[str], out: Path, **how: Any) 
             raise
         except ValueError as error:
             raise UsageError(str(error)) from error
-    screen.print(
+    screen.say(
         f"{recorded.codes:,} codes of {len(texts)} texts in {recorded.path}; figures and pages of "
-        f"{', '.join(recorded.kinds)} attention in {recorded.path.parent}",
-        soft_wrap=True,
-        highlight=False,
+        f"{', '.join(recorded.kinds)} attention in {recorded.path.parent}"
     )
 
 
@@ -207,12 +205,7 @@ def _decoding_summaries(
         shown = table(
             f"Decoded from unseen compositions of {task} ({study.unseen}, pairs: {shown_pairs}), "
             f"at the layer with the best {best}",
-            "run",
-            "what",
-            "from",
-            "layer",
-            "accuracy",
-            "F1",
+            *("run", "what", "from", "layer", "accuracy", "F1"),
             numeric=("layer", "accuracy", "F1"),
         )
         for subject in of_task:
@@ -233,13 +226,7 @@ def _swap_summary(swaps: Sequence[Row], subjects: Sequence[Subject]) -> Table:
     """What happens to unseen compositions when all layers are given other codes."""
     shown = table(
         "Unseen compositions with other codes in all layers",
-        "run",
-        "pairs",
-        "code",
-        "follows",
-        "stays",
-        "copies",
-        "instances",
+        *("run", "pairs", "code", "follows", "stays", "copies", "instances"),
         numeric=("follows", "stays", "copies", "instances"),
     )
     for subject in subjects:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hyla.commands.shared.exits import usage_errors
 from hyla.commands.shared.options import check_at_least_one, check_folders, check_writable
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.output import Screen, table
 from hyla.lab.models import pack_models
 from hyla.results.conditions import Conditions
 
@@ -42,7 +42,7 @@ def models(
     precision
         float32, tf32 or bf16: what they were trained in, not what is stored.
     """
-    screen = console()
+    screen = Screen()
     with usage_errors():
         check_at_least_one(shorten=shorten)
         check_folders(root=root)
@@ -59,6 +59,5 @@ def models(
         shown.add_row(run["row"], " ".join(map(str, seeds)), run["run"])
     screen.print(shown)
     if packed.missing:
-        missing = ", ".join(packed.missing)
-        screen.print(f"Not finished under {root}: {missing}", highlight=False, soft_wrap=True)
-    screen.print(f"Hashes: {packed.manifest}", highlight=False, soft_wrap=True)
+        screen.say(f"Not finished under {root}: {', '.join(packed.missing)}")
+    screen.say(f"Hashes: {packed.manifest}")

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from hyla._errors import UnfinishedError
-from hyla.commands.shared.exits import UsageError, usage_errors
+from hyla.commands.shared.exits import UsageError, full_disk, usage_errors
 from hyla.commands.shared.options import check_writable
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.output import Screen, table
 from hyla.lab.report.pages import write_all
 from hyla.lab.report.sections import failures
 from hyla.results.tables import stored_conditions
@@ -35,26 +34,17 @@ def report(
             "results/lab if not told otherwise, or results/smoke at smoke scale; `hyla reproduce "
             "all --scale smoke` makes some there"
         )
-    if failed := write_report(out, console()):
+    if failed := write_report(out, Screen()):
         raise UnfinishedError("not all of the report could be drawn:\n  " + "\n  ".join(failed))
 
 
-def write_report(out: Path, screen: Console) -> list[str]:
+def write_report(out: Path, screen: Screen) -> list[str]:
     """Write the report's files and print the verdicts; return what could not be drawn."""
-
-    def say(line: str) -> None:
-        screen.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    with screen.status("building the report") as status:  # a line of a terminal, nothing elsewhere
-        sections = write_all(out, say, progress=status.update)
-    shown = table(
-        "Claims of the paper, and questions beyond it",
-        "conditions",
-        "",
-        "verdict",
-        "claim",
-        "measured",
-    )
+    # The status is a line of a terminal, and nothing elsewhere.
+    with screen.status("building the report") as status, full_disk(out):
+        sections = write_all(out, screen.say, progress=status.update)
+    columns = ("conditions", "", "verdict", "claim", "measured")
+    shown = table("Claims of the paper, and questions beyond it", *columns)
     unjudged = 0
     for section in sections:
         if section.conditions.scale == "smoke":  # nothing has been learnt that could be judged
@@ -71,5 +61,7 @@ def write_report(out: Path, screen: Console) -> list[str]:
     if shown.row_count:
         screen.print(shown)
     if unjudged:
-        say(f"Claims listed at smoke scale: {unjudged}. None is judged: too little is learnt.")
+        screen.say(
+            f"Claims listed at smoke scale: {unjudged}. None is judged: too little is learnt."
+        )
     return failures(sections)

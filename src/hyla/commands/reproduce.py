@@ -134,10 +134,8 @@ def _only(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _listing(experiments: Sequence[Experiment]) -> Table:
-    shown = table("hyla reproduce NAME ...", "name", "what it is")
-    for experiment in experiments:
-        shown.add_row(experiment.name, experiment.title)
-    return shown
+    rows = ((experiment.name, experiment.title) for experiment in experiments)
+    return table("hyla reproduce NAME ...", "name", "what it is", rows=rows)
 
 
 def _populations(shares: Sequence[Share], seconds: Sequence[float]) -> Table:

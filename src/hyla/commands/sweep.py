@@ -8,7 +8,7 @@ from cyclopts import Group, Parameter
 from rich.table import Table
 
 from hyla._errors import install_command
-from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
+from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors, write_errors
 from hyla.commands.shared.lab_screen import LabScreen
 from hyla.commands.shared.options import check_folders, check_writable
 from hyla.commands.shared.output import HEADINGS, score_columns, table
@@ -87,7 +87,7 @@ def sweep(
     if not outcome.submitted:
         found = outcome.found
         screen.show(_best(found, job.headline))
-        with usage_errors():
+        with usage_errors(), write_errors(out):
             written = job.write(outcome)
         if written:
             places = " and ".join(map(str, written))

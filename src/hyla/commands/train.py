@@ -21,7 +21,7 @@ from hyla.commands.shared.options import (
     variant_settings,
     without_none,
 )
-from hyla.commands.shared.output import HEADINGS, console, score, score_columns, table
+from hyla.commands.shared.output import HEADINGS, Screen, score, score_columns, table
 from hyla.commands.shared.training import RunOptions, TrainingOptions
 from hyla.results.selection import validation_metric
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
@@ -187,6 +187,6 @@ def _show(config: TrainConfig, summary: dict[str, Any], path: Path) -> None:
             *(score(member["metrics"].get(metric)) for metric in columns.values()),
             ", ".join(notes),
         )
-    out = console()
-    out.print(shown)
-    out.print(f"{summary['seconds']:.0f} s of training; run directory: {path}", soft_wrap=True)
+    screen = Screen()
+    screen.print(shown)
+    screen.say(f"{summary['seconds']:.0f} s of training; run directory: {path}")

@@ -13,7 +13,7 @@ from hyla.commands.shared.options import (
     optional_fields,
     without_none,
 )
-from hyla.commands.shared.output import console, score, table
+from hyla.commands.shared.output import Screen, score, table
 from hyla.commands.shared.training import RunOptions, TrainingOptions
 from hyla.nn import TransformerConfig
 from hyla.tasks.language import Corpus
@@ -155,26 +155,19 @@ def train_language(
 
 def _show(config: LanguageConfig, summary: dict[str, Any], path: Path) -> None:
     (member,) = summary["members"]
-    shown = table(
-        f"language, {config.model.attention}: validation after {summary['tokens']:,} tokens",
-        "loss",
-        "perplexity",
-        "bits per byte",
-        "tokens/s",
-        "parameters",
-        "without embeddings",
-    )
-    shown.add_row(
-        *(
-            score(member["metrics"][f"validation/{name}"])
-            for name in ("loss", "perplexity", "bits_per_byte")
-        ),
-        f"{summary['tokens_per_second']:,.0f}",
-        f"{summary['parameters']:,}",
-        f"{summary['parameters_without_embeddings']:,}",
-    )
-    out = console()
-    out.print(shown)
+    scores = ("loss", "perplexity", "bits_per_byte")
+    numbers = {
+        **{
+            name.replace("_", " "): score(member["metrics"][f"validation/{name}"])
+            for name in scores
+        },
+        "tokens/s": f"{summary['tokens_per_second']:,.0f}",
+        "parameters": f"{summary['parameters']:,}",
+        "without embeddings": f"{summary['parameters_without_embeddings']:,}",
+    }
+    title = f"language, {config.model.attention}: validation after {summary['tokens']:,} tokens"
+    screen = Screen()
+    screen.print(table(title, *numbers, rows=[numbers.values()]))
     if member["diverged_at"] is not None:
-        out.print(f"The loss was not finite at step {member['diverged_at']}; try a smaller --lr.")
-    out.print(f"{summary['seconds']:.0f} s of training; run directory: {path}", soft_wrap=True)
+        screen.say(f"The loss was not finite at step {member['diverged_at']}; try a smaller --lr.")
+    screen.say(f"{summary['seconds']:.0f} s of training; run directory: {path}")

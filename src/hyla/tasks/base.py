@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from hyla._errors import check_positive, nearest
+from hyla._errors import check_choice, check_positive
 from hyla.tasks.randomness import MAX_INSTANCES
 from hyla.tasks.splits import Combination
 
@@ -245,11 +245,7 @@ class Task(ABC, Generic[_SamplerT_co]):
 
     def check_split(self, split: str) -> None:
         """Raise a ValueError that names the splits there are."""
-        if split not in self.splits:
-            raise ValueError(
-                f"split={split!r} is not one of {', '.join(self.splits)}"
-                + nearest(split, self.splits)
-            )
+        check_choice("split", split, self.splits)
 
     def sampler(
         self,

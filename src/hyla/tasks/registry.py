@@ -72,7 +72,7 @@ def task_class(name: object) -> type[Task]:
         names = task_names()
         if not isinstance(name, str) or name not in names:
             raise _plugins.PluginError(
-                f"{name!r} is unknown{nearest(name, names)}; choose from {names}, or name the "
-                "plug-in that registers it: --plugin FILE.py, or HYLA_PLUGINS=FILE.py"
+                f"{name!r} is unknown{nearest(name, names)}; choose from {', '.join(names)}, or "
+                "name the plug-in that registers it: --plugin FILE.py, or HYLA_PLUGINS=FILE.py"
             )
     return _TASKS[name]

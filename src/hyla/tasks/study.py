@@ -7,11 +7,15 @@ gives a token its answer, and what *another* operation would prescribe for the s
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from hyla.tasks.base import Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,6 +120,20 @@ class Study(ABC):
     ) -> Float[Tensor, "N T F"] | None:
         """Return the recipients' inputs as another operation would have made them, if it can."""
         return None
+
+
+class NoStudyError(ValueError):
+    """A task says nothing about what its codes are of."""
+
+
+def study_of(task: "Task") -> Study:
+    """Return the task's study of codes; of the paper's tasks, the one of its latent analysis."""
+    if task.study is None:
+        raise NoStudyError(
+            f"there is no study of {type(task).__name__}: derive one from hyla.latents.Study, and "
+            "return it from the task's property `study`"
+        )
+    return task.study
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray:

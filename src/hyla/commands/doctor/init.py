@@ -3,38 +3,22 @@
 import dataclasses
 import json as json_format
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-import torch
 from cyclopts import Parameter
-from torch import Tensor
 
 from hyla.attention.spec import RECOMMENDED
 from hyla.commands.shared.exits import usage_errors
 from hyla.commands.shared.options import AttentionName, ScaleName, TaskName, check_task
-from hyla.commands.shared.output import console, table
-from hyla.nn import BranchScales, Transformer, TransformerConfig, branch_scales
-from hyla.nn.decoders import decoder_config
+from hyla.commands.shared.output import Screen, table
+from hyla.nn import BranchScales
 from hyla.nn.scales import MOST_TIMES_THE_STREAM
-from hyla.tasks.language import Corpus, TrainingOrder, Windows
-from hyla.tasks.language.tokenizer import VOCAB_SIZE
-from hyla.training import config_from_tree, load_preset, merge
-from hyla.training.devices import resolve_device
-from hyla.training.language import language_config_from_tree, load_language_preset
-from hyla.training.run.branches import INSTANCES, warning
+from hyla.training.run.branches import warning
+from hyla.training.starts import start_of_language, start_of_task
 
 # What the paper compares, and what is recommended.
 _ATTENTIONS = ("softmax", "linear", "hyla", RECOMMENDED)
-_SEQUENCES = 4  # of a language model: thousands of tokens, and a large model need not take minutes
 _MARK = "!"
-
-
-class _Start(NamedTuple):
-    """A model before its first step, and a batch for it."""
-
-    model: TransformerConfig
-    seed: int
-    batch: Tensor
 
 
 def doctor_init(
@@ -70,47 +54,16 @@ def doctor_init(
         if task != "language" and (size is not None or data is not None):
             raise ValueError(f"--size and --data are settings of the task language, not of {task}")
         starts = {
-            name: _of_language(scale, name, size, data)
+            name: start_of_language(scale, name, size=size, data=data)
             if task == "language"
-            else _of_task(task, scale, name)
+            else start_of_task(task, scale, name)
             for name in attention or _ATTENTIONS
         }
-    found = {name: _measure(start) for name, start in starts.items()}
+    found = {name: start.branch_scales() for name, start in starts.items()}
     if json:
         print(json_format.dumps(_as_tree(task, scale, found), indent=1))
     else:
         _show(task, scale, found)
-
-
-def _of_task(task: str, scale: str, attention: str) -> _Start:
-    config = config_from_tree(merge(load_preset(task, scale), {"model": {"attention": attention}}))
-    seed = config.members[0].seed
-    size = min(INSTANCES, config.batch_size)
-    batch = config.build_task().batch("train", seed=seed, index=0, batch_size=size)
-    return _Start(config.model, seed, batch.inputs)
-
-
-def _of_language(scale: str, attention: str, size: str | None, data: Path | None) -> _Start:
-    changes: dict[str, Any] = {"model": {"attention": attention}}
-    tree = merge(load_language_preset(scale), changes | ({} if size is None else {"size": size}))
-    seed = tree["member"]["seed"]
-    if data is None:
-        model = decoder_config(tree["size"], vocab_size=VOCAB_SIZE, **tree["model"])
-        shape = (_SEQUENCES, model.sequence_length)
-        drawn = torch.randint(VOCAB_SIZE, shape, generator=torch.Generator().manual_seed(seed))
-        return _Start(model, seed, drawn)
-    corpus = Corpus.open(data)
-    config = language_config_from_tree(tree, corpus)
-    windows = Windows(corpus.tokens("train"), config.model.sequence_length)
-    tokens = TrainingOrder(windows, batch_size=config.batch_size, seed=seed).batch(0)
-    return _Start(config.model, seed, torch.from_numpy(tokens[:_SEQUENCES, :-1]))
-
-
-def _measure(start: _Start) -> list[BranchScales]:
-    device = resolve_device("auto")
-    model = Transformer(start.model)
-    model.reset_parameters(torch.Generator().manual_seed(start.seed))
-    return branch_scales(model.to(device).eval(), start.batch.to(device))
 
 
 def _as_tree(task: str, scale: str, found: dict[str, list[BranchScales]]) -> dict[str, Any]:
@@ -156,10 +109,10 @@ def _show(task: str, scale: str, found: dict[str, list[BranchScales]]) -> None:
                 f"{block.feed_forward:.3g}",
                 _times(block.feed_forward_ratio),
             )
-    out = console()
-    out.print(shown)
+    screen = Screen()
+    screen.print(shown)
     for name, blocks in found.items():
-        out.print(f"{name}: {_verdict(name, blocks)}", soft_wrap=True, highlight=False)
+        screen.say(f"{name}: {_verdict(name, blocks)}")
 
 
 def _verdict(name: str, blocks: list[BranchScales]) -> str:

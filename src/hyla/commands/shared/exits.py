@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hyla._errors import BusyError, ExportError, LauncherError, UnfinishedError
+from hyla._optional import MissingLibraryError
 from hyla._plugins import PluginError
 from hyla.results.origins import MissingOriginError
 from hyla.training import Interrupted
@@ -41,9 +42,21 @@ def usage_errors() -> Iterator[None]:
 def write_errors(path: Path) -> Iterator[None]:
     """Answer an error of the operating system with a message: no such place, no right to it."""
     try:
-        yield
+        with full_disk(path):
+            yield
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+@contextmanager
+def full_disk(path: Path) -> Iterator[None]:
+    """Say where a disk was full, which not every library says: somewhere in `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise RunDirectoryError(describe_failure(path, error)) from error
 
 
 @contextmanager
@@ -64,8 +77,8 @@ def continued_after_ctrl_c() -> Iterator[None]:
 def explanation(error: Exception) -> tuple[str, int] | None:
     """Return message and exit code of an error that is no bug, wherever the disk was full."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
-        # Not every library says which file it was writing.
-        return describe_failure(Path(error.filename or "a file of the results"), error), FAILURE
+        path = Path(error.filename) if error.filename else None
+        return describe_failure(path, error), FAILURE
     code = exit_code(error)
     return None if code is None else (str(error), code)
 
@@ -75,7 +88,14 @@ def exit_code(error: Exception) -> int | None:
     match error:
         case Interrupted():
             return CTRL_C if error.reason == "SIGINT" else TRY_AGAIN
-        case UsageError() | NoRunError() | NoMemberError() | LauncherError() | PluginError():
+        case (
+            UsageError()
+            | NoRunError()
+            | NoMemberError()
+            | LauncherError()
+            | PluginError()
+            | MissingLibraryError()
+        ):
             return USAGE
         case BusyError():
             return TRY_AGAIN

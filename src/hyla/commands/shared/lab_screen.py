@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.live import Live
 from rich.table import Table
 
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.output import Screen, table
 from hyla.lab.plan.pipeline import Watch
 from hyla.lab.plan.slurm import SlurmJobs
 from hyla.training.run.checkpoints.base import newest_step
@@ -17,13 +17,10 @@ class LabScreen(Watch):
     """The terminal; while entered, the queue is a table in it that changes. Elsewhere, lines."""
 
     def __init__(self):
-        super().__init__(self._print)
-        self.console = console()
+        self.console = Screen()
+        super().__init__(self.console.say)
         self._live = Live(console=self.console, auto_refresh=False)
         self._counts = ""
-
-    def _print(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, shown: Table) -> None:
         """Print a table."""

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from hyla._errors import nearest
+from hyla._errors import check_choice
 from hyla.attention.spec import PRESETS
 from hyla.nn import TransformerConfig
-from hyla.tasks import SravenConfig, task_class, task_names
+from hyla.tasks import FuzzyLogicConfig, SravenConfig, task_class, task_names
 from hyla.training import SCALES, Evaluation, load_preset
 from hyla.training.config import DERIVED_FROM_TASK, build_settings
 from hyla.training.precision import PRECISIONS
@@ -43,11 +43,7 @@ def check_task(task: str) -> None:
             f"say what to train on: {', '.join(options)}, or a task of your own with --plugin "
             "FILE.py; for example `hyla train fuzzy`"
         )
-    if task not in options:
-        raise ValueError(
-            f"task {task!r} is unknown{nearest(task, options)}; choose from {', '.join(options)}, "
-            "or add --plugin FILE.py of a task of your own"
-        )
+    check_choice("task", task, options, ", or add --plugin FILE.py of a task of your own")
 
 
 def check_task_options(task: str, options: Any) -> None:
@@ -171,9 +167,10 @@ def _shown(value: Any) -> str:
     return "none" if text in ("", "None") else text
 
 
-def _sraven_options() -> type:
-    defaults = {field.name: _shown(field.default) for field in dataclasses.fields(SravenConfig)}
-    return make_options("SravenOptions", optional_fields(SravenConfig, defaults=defaults))
+def _own_options(name: str, config: type) -> type:
+    """Make the settings of one task into a class, with the defaults of its config."""
+    defaults = {field.name: _shown(field.default) for field in dataclasses.fields(config)}
+    return make_options(name, optional_fields(config, defaults=defaults))
 
 
 def optional_fields(
@@ -246,7 +243,7 @@ def _field_docs(config: type) -> dict[str, str]:
 
 
 if typing.TYPE_CHECKING:  # a class made at run time is no type to a type checker
-    ModelOptions = TaskOptions = SravenOptions = EvaluationOptions = object
+    ModelOptions = TaskOptions = SravenOptions = FuzzyOptions = EvaluationOptions = object
     TaskName = AttentionName = ScaleName = PrecisionName = str
 else:
     TaskName = _completed(task_names())
@@ -255,7 +252,8 @@ else:
     PrecisionName = _completed(PRECISIONS)
     ModelOptions = _model_options()
     TaskOptions = _task_options()
-    SravenOptions = _sraven_options()
+    SravenOptions = _own_options("SravenOptions", SravenConfig)
+    FuzzyOptions = _own_options("FuzzyOptions", FuzzyLogicConfig)
     EvaluationOptions = _evaluation_options()
 
 

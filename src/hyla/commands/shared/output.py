@@ -1,7 +1,7 @@
 """What commands print: tables that fit the terminal, and plain lines elsewhere."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -29,17 +29,31 @@ BAR_WITH_ESTIMATE = (
 )
 
 
-def console() -> Console:
-    """Return a console on stdout."""
-    default = Console()
-    return default if default.is_terminal else Console(width=_PLAIN_WIDTH)
+class Screen(Console):
+    """A console on stdout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not self.is_terminal:
+            self.width = _PLAIN_WIDTH
+
+    def say(self, line: str) -> None:
+        """Print a line as it is: no path in it is broken, coloured or taken for a style."""
+        self.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def table(title: str, *columns: str, numeric: tuple[str, ...] = ()) -> Table:
-    """Return an empty table; columns named in `numeric` are aligned right."""
+def table(
+    title: str,
+    *columns: str,
+    numeric: tuple[str, ...] = (),
+    rows: Iterable[Iterable[str]] = (),
+) -> Table:
+    """Return a table; columns named in `numeric` are aligned right."""
     made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in columns:
         made.add_column(column, justify="right" if column in numeric else "left")
+    for row in rows:
+        made.add_row(*row)
     return made
 
 

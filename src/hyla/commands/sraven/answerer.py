@@ -12,7 +12,7 @@ def load_answerer(
     who: str, member: int, device: torch.device
 ) -> tuple[Transformer, TrainConfig, int]:
     """A model by its run directory, or by its name; with its config and its seed."""
-    shipped = {stem.name: stem for stem in shipped_models()}
+    shipped = shipped_models()
     if who in shipped:
         refuse_member(who, member)
         _, config = read_description(shipped[who])

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from hyla.commands.shared.exits import usage_errors
-from hyla.commands.shared.output import console, progress_bar, table
+from hyla.commands.shared.output import Screen, progress_bar, table
 from hyla.commands.sraven.task import TaskOptions, task_config
 from hyla.tasks.sraven import Sraven
 from hyla.tasks.sraven.solver.audit import audit as measure
@@ -41,7 +41,7 @@ def audit(
     with usage_errors():
         config = task_config(task_options)
         where = resolve_device(device)
-        screen = console()
+        screen = Screen()
         with progress_bar(screen, instances * len(Sraven(config).splits), "Instances") as advance:
             rows = measure(config, instances, seed=seed, device=where, on_progress=advance)
     if as_json:

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
+from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.options import given, variant_settings
-from hyla.commands.shared.output import console, progress_bar
+from hyla.commands.shared.output import Screen, progress_bar
 from hyla.commands.sraven.task import TaskOptions, task_config
 from hyla.tasks import SravenConfig
 from hyla.tasks.sraven.variants import INSTANCES, SPLIT
@@ -55,11 +55,9 @@ def export(
     device
         auto takes the GPU if there is one.
     """
-    try:
-        from hyla.tasks.sraven.faces.export import ExportConfig, check_destination
-        from hyla.tasks.sraven.faces.export import export as write_dataset
-    except ImportError as error:
-        raise UsageError(str(error)) from error
+    from hyla.tasks.sraven.faces.export import ExportConfig, check_destination
+    from hyla.tasks.sraven.faces.export import export as write_dataset
+
     with usage_errors():
         if variant is not None:
             config = SravenConfig(**variant_settings("sraven", variant, given(task_options)))
@@ -78,14 +76,12 @@ def export(
         )
         where = resolve_device(device)
         check_destination(out)
-    screen = console()
+    screen = Screen()
     total = instances * len(settings.splits)
     with progress_bar(screen, total, "Instances") as advance, write_errors(out):
         files = write_dataset(out, settings, device=where, on_progress=advance)
     size = sum(path.stat().st_size for path in files)
-    screen.print(
+    screen.say(
         f"{instances:,} instances of each of {', '.join(settings.splits)} in {out} "
-        f"({len(files)} files, {size / 1e6:,.1f} MB)",
-        soft_wrap=True,
-        highlight=False,
+        f"({len(files)} files, {size / 1e6:,.1f} MB)"
     )

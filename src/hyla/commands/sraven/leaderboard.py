@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hyla._files import write_atomically
 from hyla.commands.shared.exits import usage_errors, write_errors
-from hyla.commands.shared.output import console
+from hyla.commands.shared.output import Screen
 from hyla.results.leaderboard.entries import FOLDER
 from hyla.results.leaderboard.page import PAGE, leaderboard_page
 
@@ -25,4 +25,4 @@ def leaderboard(*, entries: Path = FOLDER, page: Path = PAGE) -> None:
         text = leaderboard_page(entries)
         with write_errors(page):
             write_atomically(page, text.encode())
-    console().print(f"Page: {page}", soft_wrap=True, highlight=False)
+    Screen().say(f"Page: {page}")

@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
-from hyla.commands.shared.output import console
+from hyla.commands.shared.exits import usage_errors, write_errors
+from hyla.commands.shared.output import Screen
 from hyla.commands.sraven.answerer import load_answerer, refuse_member
 from hyla.commands.sraven.whose import whose_answers
 from hyla.tasks.sraven.variants import Variant, variant_named
@@ -46,17 +46,15 @@ def predict(
     device
         auto takes the GPU if there is one.
     """
-    try:
-        from hyla.results.leaderboard.predictions import write_predictions
-    except ImportError as error:
-        raise UsageError(str(error)) from error
+    from hyla.results.leaderboard.predictions import write_predictions
+
     with usage_errors():
         asked = variant_named(variant)
         answer = _answerer(who, asked, member, device)
     answers = answer(asked)
     with write_errors(out):
         write_predictions(out, answers, whose_answers(who, member, asked))
-    console().print(f"{len(answers):,} answers in {out}", soft_wrap=True, highlight=False)
+    Screen().say(f"{len(answers):,} answers in {out}")
 
 
 def _answerer(who: str, variant: Variant, member: int, device: str) -> Callable[[Variant], Tensor]:

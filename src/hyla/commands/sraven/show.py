@@ -5,10 +5,9 @@ from typing import Annotated
 
 import torch
 from cyclopts import Parameter
-from rich.console import Console
 
 from hyla.commands.shared.exits import usage_errors, write_errors
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.output import Screen, table
 from hyla.commands.sraven.task import TaskOptions, task_config
 from hyla.tasks.sraven import Sraven
 from hyla.tasks.sraven.faces.rendering import draw_numbers, to_text
@@ -78,8 +77,8 @@ def show(
             raise ValueError("--readings does not work with distractors or blanks")
         judged = readings or (answer and readable)
         solver = Solver(config) if judged else None
-    screen = console()
-    screen.print(f"SRAVEN: {problem.address}", highlight=False)
+    screen = Screen()
+    screen.say(f"SRAVEN: {problem.address}")
     screen.print(to_text(problem, answer=answer))
     if solver is not None:
         _show_answers(screen, problem, solver)
@@ -94,7 +93,7 @@ def show(
         if path is not None:
             with usage_errors(), write_errors(path):
                 write(path)
-            screen.print(f"Drawn to {path}", soft_wrap=True, highlight=False)
+            screen.say(f"Drawn to {path}")
 
 
 def _unpermuted(split: str) -> str:
@@ -107,7 +106,7 @@ def _unpermuted(split: str) -> str:
     return _UNPERMUTED[split]
 
 
-def _show_answers(screen: Console, problem: Problem, solver: Solver) -> None:
+def _show_answers(screen: Screen, problem: Problem, solver: Solver) -> None:
     solution = solver(torch.tensor(problem.panels).unsqueeze(0), permuted=problem.permuted)
     answers = solution.answers(0)
     if len(answers) == 1:
@@ -122,7 +121,7 @@ def _show_answers(screen: Console, problem: Problem, solver: Solver) -> None:
     _mention_rest(screen, len(answers))
 
 
-def _show_readings(screen: Console, readings: list[Reading]) -> None:
+def _show_readings(screen: Screen, readings: list[Reading]) -> None:
     screen.print(
         f"\nReadings of the context: {len(readings)}. Each takes every position of every column "
         "into one rule; the positions of the columns are counted from 1.",
@@ -141,6 +140,6 @@ def _show_readings(screen: Console, readings: list[Reading]) -> None:
     _mention_rest(screen, len(readings))
 
 
-def _mention_rest(screen: Console, number: int) -> None:
+def _mention_rest(screen: Screen, number: int) -> None:
     if number > _MOST_ROWS:
-        screen.print(f"... and {number - _MOST_ROWS} less probable ones", highlight=False)
+        screen.say(f"... and {number - _MOST_ROWS} less probable ones")

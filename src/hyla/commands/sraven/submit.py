@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.exits import usage_errors, write_errors
+from hyla.commands.shared.output import Screen, table
 from hyla.commands.sraven.whose import answered_variant
 from hyla.results.leaderboard import Entry, Score, score, write_entry
 from hyla.results.leaderboard.entries import FOLDER
@@ -66,10 +66,8 @@ def submit(
     dry_run
         Score, and write nothing.
     """
-    try:
-        from hyla.results.leaderboard.predictions import read_about, read_predictions
-    except ImportError as error:
-        raise UsageError(str(error)) from error
+    from hyla.results.leaderboard.predictions import read_about, read_predictions
+
     with usage_errors():
         for name, value in (("seed", seed), ("trained-on", trained_on), ("seconds", seconds)):
             if value is not None and value < 0:
@@ -98,7 +96,7 @@ def submit(
             return
         with write_errors(entries):
             path = write_entry(entry, entries)
-    console().print(f"Entry: {path}", soft_wrap=True, highlight=False)
+    Screen().say(f"Entry: {path}")
 
 
 def _show(model: str, variant: str, reached: Score) -> None:
@@ -118,4 +116,4 @@ def _show(model: str, variant: str, reached: Score) -> None:
         shown.add_row("of the ceiling", f"{100 * reached.share_of_ceiling:.2f}", best)
     for rule, share in reached.by_rule.items():
         shown.add_row(f"integers by {rule}", f"{100 * share:.2f}", "")
-    console().print(shown)
+    Screen().print(shown)

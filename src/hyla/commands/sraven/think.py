@@ -1,22 +1,20 @@
 """`hyla sraven think`: whether thinking longer helps."""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from hyla._files import write_atomically
+from hyla._files import write_json
 from hyla.commands.shared.exits import usage_errors, write_errors
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.output import Screen, table
 from hyla.commands.sraven.answerer import load_answerer
 from hyla.figures.draw_matplotlib import check_picture, write_picture
 from hyla.lab.sraven_figures import WAYS, thinking_figure
 from hyla.latents.search import LEARNING_RATE
 from hyla.results.leaderboard.answers import check_trained_for
 from hyla.results.origins import measured_with
-from hyla.results.thinking import Thought, check_thinking, thinking_curve
+from hyla.results.thinking import check_thinking, rows_of, thinking_curve
 from hyla.tasks.sraven.variants import SPLIT, variant_named
 from hyla.training.devices import resolve_device
 
@@ -105,7 +103,7 @@ def think(
             rows = (f"{100 * share:.1f}", f"{loss:.3f}")
         cells = (*numbers, *thought.changed(curve[0]), *rows)
         shown.add_row(WAYS[thought.way], *map(str, cells))
-    console().print(shown)
+    Screen().print(shown)
     measured = {
         "model": who,
         "variant": variant,
@@ -114,31 +112,11 @@ def think(
         "learning_rate": learning_rate,
         "per_pair": per_pair,
         **origin,
-        "rows": _rows(curve),
+        "rows": rows_of(curve),
     }
     if as_json is not None:
         with write_errors(as_json):
-            write_atomically(as_json, f"{json.dumps(measured, indent=1)}\n".encode())
+            write_json(as_json, measured)
     if figure is not None:
         with write_errors(figure):
             write_picture(thinking_figure([measured]), figure)
-
-
-def _rows(curve: Sequence[Thought]) -> list[dict[str, Any]]:
-    rows = []
-    for thought in curve:
-        gained, lost = thought.changed(curve[0])
-        _, *interval = (round(number, 6) for number in thought.accuracy)
-        rows.append(
-            {
-                "method": thought.way,
-                "steps": thought.steps,
-                "passes": thought.passes,
-                "right": int(thought.right.sum()),
-                "of": len(thought.right),
-                "interval": interval,
-                "gained": gained,
-                "lost": lost,
-            }
-        )
-    return rows

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from hyla.commands.shared.exits import FAILURE, usage_errors
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.output import Screen, table
 from hyla.tasks.sraven.variants import SEED, VARIANTS, Variant, variant_named
 
 _FEW = 20
@@ -41,7 +41,7 @@ def variants(
         chosen = list(VARIANTS.values()) if name is None else [variant_named(name)]
     facts = {v.name: v.measure() if measure else v.published for v in chosen}
     changed = [v.name for v in chosen if measure and facts[v.name] != v.published]
-    screen = console()
+    screen = Screen()
     if as_json:
         print(json.dumps(facts, indent=1))
         return FAILURE if changed else 0
@@ -55,7 +55,7 @@ def variants(
         screen.print(f"\n{chosen[0].note}\n" if chosen[0].note else "")
         print(json.dumps(_everything(chosen[0]), indent=1))
     for each in changed:
-        screen.print(f"{each} is not what was published under this name", highlight=False)
+        screen.say(f"{each} is not what was published under this name")
     return FAILURE if changed else 0
 
 

@@ -14,7 +14,7 @@ _BASELINES = {"solver": "Exact solver", "chance": "Chance"}
 def whose_answers(who: str, member: int, variant: Variant) -> dict[str, Any]:
     """Return what is known of who answers a variant: the fields of an entry that are."""
     known: dict[str, Any] = {"variant": variant.name, "hash": variant.published["hash"]}
-    shipped = {stem.name: stem for stem in shipped_models()}
+    shipped = shipped_models()
     if who in _BASELINES:
         known |= {"model": _BASELINES[who]}
     elif who in shipped:

@@ -14,8 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 
-from hyla._errors import install_command, nearest
+from hyla._errors import nearest
 from hyla._files import sha256_of
+from hyla._optional import needed
 
 _COMPRESSIONS = (".gz", ".xz")
 _TEXT = (".txt",)
@@ -173,12 +174,9 @@ class HubDataset:
         self.files, self.text_field = tuple(files), text_field
         self.total_bytes: int | None = None
         self.bytes_read: int | None = None
-        try:
+        why = "reading a dataset of the hub needs datasets"
+        with needed("language", why, raises=MissingPackageError):
             import datasets
-        except ImportError as error:
-            raise MissingPackageError(
-                f"reading a dataset of the hub needs datasets: {install_command('language')}"
-            ) from error
         try:
             self._rows = datasets.load_dataset(
                 name, config, split=split, streaming=True, data_files=list(self.files) or None

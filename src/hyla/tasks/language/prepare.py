@@ -15,7 +15,7 @@ from typing import Any
 
 from hyla import __version__
 from hyla._errors import check_positive
-from hyla._files import write_atomically
+from hyla._files import write_atomically, write_json
 from hyla.tasks.language.corpora import BEGINNING, CorpusError, Position, Source
 from hyla.tasks.language.corpus import Corpus
 from hyla.tasks.language.encoding import EncodingPool, token_dtype
@@ -27,7 +27,6 @@ from hyla.tasks.language.shards import (
     ShardWriter,
     shards_from_json,
     splits_to_json,
-    write_json,
 )
 from hyla.tasks.language.tokenizer import SAMPLE_SIZE, VOCAB_SIZE, Tokenizer, train_tokenizer
 

@@ -7,7 +7,6 @@ each of them begins. ``manifest.json`` is written last: without it, a corpus is 
 
 import hashlib
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -94,11 +93,6 @@ def _write_array(path: Path, array: np.ndarray) -> str:
     content = buffer.getvalue()
     write_atomically(path, content)
     return hashlib.sha256(content).hexdigest()
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write readable JSON, whole or not at all."""
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def splits_to_json(splits: Mapping[str, Sequence[Shard]]) -> dict[str, Any]:

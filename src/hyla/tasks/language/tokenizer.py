@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hyla._errors import install_command
+from hyla._optional import needed
 from hyla.tasks.language.corpora import CorpusError, MissingPackageError
 
 VOCAB_SIZE = 32_000
@@ -131,10 +131,6 @@ def _explained(error: str, vocab_size: int) -> str:
 
 
 def _import() -> Any:
-    try:
+    with needed("language", "tokenizers need SentencePiece", raises=MissingPackageError):
         import sentencepiece
-    except ImportError as error:
-        raise MissingPackageError(
-            f"tokenizers need SentencePiece: {install_command('language')}"
-        ) from error
     return sentencepiece

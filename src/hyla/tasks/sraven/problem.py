@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hyla.tasks.sraven.config import SravenConfig
-from hyla.tasks.sraven.generator import Sraven, SravenSampler
+from hyla.tasks.sraven.generator import SravenSampler, is_permuted
+from hyla.tasks.sraven.task import Sraven
 
 Panel: TypeAlias = tuple[int, ...]
 
@@ -101,8 +102,3 @@ def problem_of(
         rules=tuple(config.label_names[number] for number in rules[0, 0].tolist()),
         permutations=tuple(map(tuple, permutations[0, 0].tolist())),
     )
-
-
-def is_permuted(split: str) -> bool:
-    """Whether the instances of a split have columns with orders of their own."""
-    return not split.endswith("unpermuted")

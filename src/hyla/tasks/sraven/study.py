@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from hyla.tasks.base import Batch
-from hyla.tasks.sraven.generator import Sraven
 from hyla.tasks.sraven.rules import RULES, Context
+from hyla.tasks.sraven.task import Sraven
 from hyla.tasks.study import Specimens, Study, as_numpy
 
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
-from hyla._errors import nearest
+from hyla._errors import check_choice
 from hyla.tasks.sraven.config import SravenConfig
-from hyla.tasks.sraven.generator import Instances, Sraven
+from hyla.tasks.sraven.generator import Instances
 from hyla.tasks.sraven.solver.ambiguity import ambiguous_by_definition
 from hyla.tasks.sraven.solver.exact import Solver
+from hyla.tasks.sraven.task import Sraven
 
 INSTANCES = 51_200
 """Evaluation instances of every variant: as many as the paper's."""
@@ -175,11 +176,7 @@ VARIANTS: dict[str, Variant] = {
 
 def variant_named(name: str) -> Variant:
     """The variant of a name; a ValueError says which there are."""
-    if name not in VARIANTS:
-        raise ValueError(
-            f"variant {name!r} is unknown{nearest(name, VARIANTS)}; choose from "
-            f"{', '.join(VARIANTS)}"
-        )
+    check_choice("variant", name, VARIANTS)
     return VARIANTS[name]
 
 

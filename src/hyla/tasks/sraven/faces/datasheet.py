@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hyla.tasks.base import Manifest
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from hyla.tasks.parquet_folder import columns_of_page, head_of_page, pa
 
 _SPLITS_IN_WORDS = {
     "train": "combinations of the training side",
@@ -33,15 +31,7 @@ def datasheet(
     )
     panel_size = num_features + num_distractors
     splits = description["splits"]
-    files = [f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits]
     sides = {name: len(combinations) for name, combinations in manifest.sides.items()}
-    columns = (f"| `{f.name}` | `{f.type}` | {column_docs[f.name]} |" for f in schema)
-    head = "\n".join(
-        [
-            *("---", "license: mit", "pretty_name: SRAVEN"),
-            *("configs:", "- config_name: default", "  data_files:", *files, "---"),
-        ]
-    )
     distractors = _DISTRACTORS.format(number=num_distractors) if num_distractors else ""
     distractors += _BLANKS if config["train_features"] else ""
     limits = "\n".join(
@@ -50,7 +40,7 @@ def datasheet(
             _LABELLED if description["labels"] else _UNLABELLED,
         ]
     )
-    return f"""{head}
+    return f"""{head_of_page("SRAVEN", splits)}
 
 # SRAVEN: symbolic Raven matrices
 
@@ -82,9 +72,7 @@ out. The SHA-256 of the two lists is `{description["manifest_hash"]}`; the lists
 
 ## Columns
 
-| name | type | meaning |
-|---|---|---|
-{chr(10).join(columns)}
+{columns_of_page(schema, column_docs)}
 
 The configuration and the hash are also in the metadata of each file's schema, under `hyla.sraven`.
 

@@ -1,47 +1,42 @@
-"""SRAVEN as Parquet files, with a datasheet beside them.
-
-`OUT/data/SPLIT-00000-of-00004.parquet` hold the instances, one a row, `OUT/README.md` says what
-they are (and names the splits to `datasets.load_dataset`), `OUT/export.json` says the same to
-programs. OUT appears all at once, when everything is written.
-"""
+"""SRAVEN as Parquet files, with a datasheet beside them: what is in their columns."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from hyla import __version__
-from hyla._errors import check_positive, install_command
-from hyla.tasks.randomness import MAX_INSTANCES
+from hyla.tasks import parquet_folder
+from hyla.tasks.parquet_folder import (
+    ADDRESS_TYPES,
+    SHARD_SIZE,
+    ParquetDataset,
+    Rows,
+    addresses,
+    as_numpy,
+    check_extent,
+    named_lists,
+    nested_lists,
+    pa,
+    write_dataset,
+)
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.faces.datasheet import datasheet
-from hyla.tasks.sraven.generator import Instances, Sraven, left_ambiguous
-from hyla.tasks.sraven.problem import is_permuted
+from hyla.tasks.sraven.generator import Instances, is_permuted, left_ambiguous
 from hyla.tasks.sraven.solver.ambiguity import ambiguous_by_definition
 from hyla.tasks.sraven.solver.exact import Solution, Solver
+from hyla.tasks.sraven.task import Sraven
 from hyla.tasks.sraven.variants import VARIANTS
 
-try:
-    import pyarrow as pa
-    from pyarrow import parquet
-except ImportError as error:
-    raise ImportError(f"Parquet needs pyarrow: {install_command('tables')}") from error
-
 FORMAT = "hyla-sraven-export-1"
-_SUMMARY = "export.json"
 _SCHEMA_KEY = b"hyla.sraven"
-_BATCH = 2**15  # instances made at a time
 _MOST_VALUES = 128  # what int8 can hold
 
 
@@ -55,23 +50,11 @@ class ExportConfig:
     seed: int = 0
     labels: bool = True
     """Whether to solve each instance, for the columns about ambiguity."""
-    shard_size: int = 2**18
+    shard_size: int = SHARD_SIZE
     """Instances in a file."""
 
     def __post_init__(self) -> None:
-        check_positive(instances=self.instances, shard_size=self.shard_size)
-        for split in self.splits:
-            Sraven(self.config).check_split(split)
-        if len(set(self.splits)) != len(self.splits) or not self.splits:
-            raise ValueError(f"splits must be a non-empty set of names, got {self.splits}")
-        if self.instances > MAX_INSTANCES:
-            raise ValueError(
-                f"a split has {MAX_INSTANCES} instances for each seed, got {self.instances}"
-            )
-        if self.shard_size > _BATCH and self.shard_size % _BATCH:
-            raise ValueError(
-                f"shard_size must be a multiple of {_BATCH}, or less, got {self.shard_size}"
-            )
+        check_extent(Sraven(self.config), self.splits, self.instances, self.shard_size)
         if self.config.num_values > _MOST_VALUES:
             raise ValueError(
                 f"columns of int8 hold up to {_MOST_VALUES} values, got "
@@ -121,41 +104,23 @@ def export(
     An earlier export in `out` is replaced; anything else there is a ValueError. `on_progress` is
     called with the number of instances written since its last call.
     """
-    out = out.resolve()
-    check_destination(out)
-    unfinished = out.with_name(f".{out.name}.unfinished-{os.getpid()}")
-    (unfinished / "data").mkdir(parents=True)
-    try:
-        names = [
-            name
-            for split in settings.splits
-            for name in _write_split(unfinished, settings, split, device, on_progress)
-        ]
-        description = settings.describe()
-        manifest = Sraven(settings.config).manifest(settings.seed)
-        summary = {**description, "combinations": manifest.sides, "files": names}
-        (unfinished / _SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        page = datasheet(description, schema(settings), _column_docs(settings), manifest)
-        (unfinished / "README.md").write_text(page, encoding="utf-8")
-        _put_in_place(unfinished, out)
-    except BaseException:
-        shutil.rmtree(unfinished)
-        raise
-    return [out / name for name in names]
+    description = settings.describe()
+    manifest = Sraven(settings.config).manifest(settings.seed)
+    dataset = ParquetDataset(
+        schema=schema(settings),
+        splits=settings.splits,
+        instances=settings.instances,
+        shard_size=settings.shard_size,
+        open_split=partial(_open_split, settings, device),
+        summary={**description, "combinations": manifest.sides},
+        page=datasheet(description, schema(settings), _column_docs(settings), manifest),
+    )
+    return write_dataset(out, dataset, on_progress=on_progress)
 
 
 def check_destination(out: Path) -> None:
     """Raise a ValueError unless `out` is free, empty, or an earlier export and nothing more."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise ValueError(f"{out} is a file; the export needs a folder of its own")
-    present = {str(path.relative_to(out)) for path in out.rglob("*") if not path.is_dir()}
-    foreign = sorted(present - _files_of_export(out))
-    if foreign:
-        raise ValueError(
-            f"{out} holds {foreign[0]!r}, which no export wrote; name a folder that does not exist"
-        )
+    parquet_folder.check_destination(out, FORMAT)
 
 
 def schema(settings: ExportConfig) -> pa.Schema:
@@ -167,9 +132,7 @@ def schema(settings: ExportConfig) -> pa.Schema:
         "query": panel,
         "rules": pa.list_(pa.string(), config.panel_size),
         "permutations": pa.list_(panel, config.grid_size),
-        "split": pa.string(),
-        "seed": pa.int64(),
-        "index": pa.int64(),
+        **ADDRESS_TYPES,
     }
     if settings.labels:
         types |= {
@@ -209,54 +172,34 @@ def _column_docs(settings: ExportConfig) -> dict[str, str]:
     return docs
 
 
-def _write_split(
-    root: Path,
-    settings: ExportConfig,
-    split: str,
-    device: torch.device | str,
-    on_progress: Callable[[int], None],
-) -> Iterator[str]:
-    """Write the files of one split, and yield their names."""
-    # Batches of any size tile the same instances, so the size is free to suit the shards.
-    batch_size = min(_BATCH, settings.shard_size, settings.instances)
+def _open_split(
+    settings: ExportConfig, device: torch.device | str, split: str, batch_size: int
+) -> Rows:
     sampler = Sraven(settings.config).sampler(
         split, seeds=[settings.seed], batch_size=batch_size, device=device
     )
     solve = None
     if settings.labels:
         solve = partial(Solver(settings.config, device=device), permuted=is_permuted(split))
-    columns = schema(settings)
-    starts = range(0, settings.instances, settings.shard_size)
-    for number, first in enumerate(starts):
-        name = f"data/{split}-{number:05}-of-{len(starts):05}.parquet"
-        end = min(first + settings.shard_size, settings.instances)
-        with parquet.ParquetWriter(root / name, columns, compression="zstd") as writer:
-            for start in range(first, end, batch_size):
-                count = min(batch_size, end - start)
-                batch = sampler.instances(start // batch_size)
-                instances = Instances(*(field[0, :count] for field in batch))
-                arrays = _instance_arrays(instances, settings, split, start)
-                if solve is not None:
-                    arrays |= _label_arrays(instances, solve(instances.panels))
-                writer.write_batch(pa.RecordBatch.from_pydict(arrays, schema=columns))
-                on_progress(count)
-        yield name
+
+    def rows(number: int, count: int) -> dict[str, pa.Array]:
+        instances = Instances(*(field[0, :count] for field in sampler.instances(number)))
+        arrays = _instance_arrays(instances, settings.config)
+        arrays |= addresses(split, settings.seed, number * batch_size, count)
+        if solve is not None:
+            arrays |= _label_arrays(instances, solve(instances.panels))
+        return arrays
+
+    return rows
 
 
-def _instance_arrays(
-    instances: Instances, settings: ExportConfig, split: str, start: int
-) -> dict[str, pa.Array]:
-    count = len(instances.rules)
-    panels = instances.panels.flatten(1, 2)
-    names = pa.array(settings.config.label_names).take(pa.array(_numpy(instances.rules.flatten())))
+def _instance_arrays(instances: Instances, config: SravenConfig) -> dict[str, pa.Array]:
+    panels = instances.panels.flatten(1, 2).to(torch.int8)
     return {
-        "context": _nested_lists(panels[:, :-1]),
-        "query": _nested_lists(panels[:, -1]),
-        "rules": pa.FixedSizeListArray.from_arrays(names, settings.config.panel_size),
-        "permutations": _nested_lists(instances.permutations),
-        "split": pa.repeat(split, count),
-        "seed": pa.repeat(settings.seed, count),
-        "index": pa.array(np.arange(start, start + count)),
+        "context": nested_lists(panels[:, :-1]),
+        "query": nested_lists(panels[:, -1]),
+        "rules": named_lists(config.label_names, instances.rules),
+        "permutations": nested_lists(instances.permutations.to(torch.int8)),
     }
 
 
@@ -272,44 +215,9 @@ def _label_arrays(instances: Instances, solution: Solution) -> dict[str, pa.Arra
         0, owners, solution.probabilities * is_query
     )
     return {
-        "ambiguous": pa.array(_numpy(ambiguous_by_definition(solution))),
-        "num_answers": pa.array(_numpy(solution.num_answers.int())),
-        "query_posterior": pa.array(_numpy(query_posterior)),
-        "map_answer": _nested_lists(solution.answer),
-        "map_posterior": pa.array(_numpy(solution.posterior)),
+        "ambiguous": pa.array(as_numpy(ambiguous_by_definition(solution))),
+        "num_answers": pa.array(as_numpy(solution.num_answers.int())),
+        "query_posterior": pa.array(as_numpy(query_posterior)),
+        "map_answer": nested_lists(solution.answer.to(torch.int8)),
+        "map_posterior": pa.array(as_numpy(solution.posterior)),
     }
-
-
-def _nested_lists(values: Tensor) -> pa.Array:
-    """An array of rows, each a (nested) list of int8 of fixed size."""
-    array = pa.array(_numpy(values.to(torch.int8).flatten()))
-    for size in reversed(values.shape[1:]):
-        array = pa.FixedSizeListArray.from_arrays(array, size)
-    return array
-
-
-def _numpy(values: Tensor) -> np.ndarray:
-    return values.cpu().numpy()
-
-
-def _files_of_export(folder: Path) -> set[str]:
-    """The files that an earlier export in this folder wrote; none if there was none."""
-    try:
-        summary = json.loads((folder / _SUMMARY).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return set()
-    if not isinstance(summary, dict) or summary.get("format") != FORMAT:
-        return set()
-    return {_SUMMARY, "README.md", *summary["files"]}
-
-
-def _put_in_place(finished: Path, out: Path) -> None:
-    check_destination(out)  # again: much may have happened meanwhile
-    if not out.exists():
-        finished.rename(out)
-        return
-    # A folder cannot be renamed over one that holds files, so the old one steps aside.
-    replaced = out.with_name(f".{out.name}.replaced-{os.getpid()}")
-    out.rename(replaced)
-    finished.rename(out)
-    shutil.rmtree(replaced)

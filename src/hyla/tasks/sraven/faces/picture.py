@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from hyla._errors import install_command
+from hyla._optional import needed
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -111,13 +111,8 @@ class Picture:
 
     def write_png(self, path: Path, *, scale: float = 2) -> None:
         """Write the picture with `scale` pixels for each of its own."""
-        try:
+        with needed("figures", "PNG needs matplotlib (SVG needs nothing)"):
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ValueError(
-                f"PNG needs matplotlib: {install_command('figures')}, or write SVG, which needs "
-                "nothing"
-            ) from error
         figure = Figure(
             figsize=(self.width / _PIXELS_PER_INCH, self.height / _PIXELS_PER_INCH), facecolor=PAPER
         )

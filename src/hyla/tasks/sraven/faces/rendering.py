@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from hyla._colours import BLUE, GREEN, ORANGE, PINK, SKY, VERMILION
 from hyla.tasks.sraven.faces.picture import INK, PAPER, Box, Label, Outline, Picture, mix
 from hyla.tasks.sraven.problem import Panel, Problem
 
 # Okabe and Ito's palette, told apart by colour-blind readers too; repeats from the eighth feature.
-FEATURE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B7280")
+FEATURE_COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, "#6B7280")
 PALE = "#F3F5F7"
 GREY = "#7B8794"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from hyla._colours import VERMILION
 from hyla.tasks.sraven.config import BLANK
 from hyla.tasks.sraven.faces.picture import INK, PAPER, Item, Label, Outline, Picture, Point, mix
 from hyla.tasks.sraven.faces.rendering import (
@@ -117,7 +118,7 @@ def _figure(centre: Point, attributes: dict[str, int], *, num_values: int) -> It
         x, y = math.sin(angle), -math.cos(angle)
         hand = (centre, (centre[0] + 1.5 * _RADIUS * x, centre[1] + 1.5 * _RADIUS * y))
         yield Outline(points=hand, closed=False, stroke=PAPER, line=5)
-        yield Outline(points=hand, closed=False, stroke="#D55E00", line=2.6)
+        yield Outline(points=hand, closed=False, stroke=VERMILION, line=2.6)
 
 
 def _key(num_features: int, num_values: int, *, x: float, y: float) -> Iterator[Item]:

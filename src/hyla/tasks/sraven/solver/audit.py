@@ -12,10 +12,11 @@ from torch import Tensor
 
 from hyla._errors import check_positive
 from hyla.tasks.sraven.config import SravenConfig
-from hyla.tasks.sraven.generator import SIDE_OF_SPLIT, Sraven
+from hyla.tasks.sraven.generator import is_permuted
 from hyla.tasks.sraven.solver.ambiguity import ambiguous_by_authors, ambiguous_by_definition
 from hyla.tasks.sraven.solver.exact import Solver
 from hyla.tasks.sraven.solver.heuristics import blind_guess, majority, rule_of_row_one
+from hyla.tasks.sraven.task import SIDE_OF_SPLIT, Sraven
 
 _CHUNK = {"cpu": 2**14, "cuda": 2**18}
 
@@ -62,7 +63,7 @@ def _audit_split(
     on_progress: Callable[[int], None],
 ) -> dict[str, Any]:
     task = Sraven(config)
-    permuted = not split.endswith("unpermuted")
+    permuted = is_permuted(split)
     side = task.manifest(seed).sides[SIDE_OF_SPLIT[split]]
     knowing = Solver(config, combinations=side, device=device)
     not_knowing = Solver(config, device=device)

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from hyla.tasks.sraven.generator import SIDE_OF_SPLIT, Sraven
-from hyla.tasks.sraven.problem import is_permuted
+from hyla.tasks.sraven.generator import is_permuted
 from hyla.tasks.sraven.solver.exact import Solver
+from hyla.tasks.sraven.task import SIDE_OF_SPLIT, Sraven
 
 _CHUNK = 4096
 

@@ -10,6 +10,7 @@ from hyla.tasks import Sraven, SravenConfig
 from hyla.tasks.sraven.variants import INSTANCES, VARIANTS, Variant, variant_named
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_a_name_means_what_it_meant(name):
     """The hash is over settings, combinations and instances."""

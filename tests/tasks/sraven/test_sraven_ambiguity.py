@@ -293,6 +293,7 @@ def test_it_is_a_function_of_the_instance_number():
 
 
 # PyTorch's own compiler still uses what PyTorch deprecates.
+@pytest.mark.integration
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_no_shape_depends_on_data(backend):

@@ -2,15 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from hyla.cli import main
 from hyla.latents import read_codes
 from hyla.results.origins import read_with_origins
-
-sys.path.insert(0, str(Path(__file__).parent / "latents"))
 
 TEXTS = ["the cat sat on the mat .", "the dog sat on the mat .", "the dog ran ."]
 
@@ -101,9 +98,8 @@ def test_a_model_without_its_tokenizer(name, tmp_path, capsys):
 
 
 def test_a_model_of_ours_from_a_folder(tmp_path, capsys):
-    from tiny_pretrained import save_pretrained
-
     from hyla.integrations.transformers import HylaConfig, HylaForCausalLM
+    from tiny_pretrained import save_pretrained
 
     folder, out = save_pretrained("gpt2", tmp_path / "model"), tmp_path / "out"
     config = HylaConfig(
@@ -123,9 +119,9 @@ def test_a_model_of_ours_from_a_folder(tmp_path, capsys):
 def test_a_model_saved_with_our_attention_loads_and_shows_its_codes(tmp_path):
     """In a process of its own, in which nobody has registered the name before."""
     import transformers
-    from tiny_pretrained import save_pretrained
 
     from hyla.integrations.transformers import register
+    from tiny_pretrained import save_pretrained
 
     register()
     folder = save_pretrained("gpt2", tmp_path / "model")
@@ -211,6 +207,7 @@ def test_without_a_network_the_hub_is_not_blamed_on_the_user(tmp_path, capsys, m
 
 def test_unsupported_models_are_refused(tmp_path, capsys):
     import transformers
+
     from tiny_pretrained import save_pretrained
 
     folder = save_pretrained("gpt2", tmp_path / "model")

@@ -9,8 +9,8 @@ pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
 from hyla import __version__  # noqa: E402
+from hyla.tasks import parquet_folder  # noqa: E402
 from hyla.tasks.sraven import Solver, Sraven, SravenConfig  # noqa: E402
-from hyla.tasks.sraven.faces import export as export_module  # noqa: E402
 from hyla.tasks.sraven.faces.export import ExportConfig, export  # noqa: E402
 from hyla.tasks.sraven.generator import left_ambiguous  # noqa: E402
 from hyla.tasks.sraven.problem import Problems  # noqa: E402
@@ -158,7 +158,7 @@ def test_a_failure_leaves_nothing_behind_and_the_old_in_place(tmp_path, monkeypa
     def fail(*arguments):
         raise RuntimeError("power cut")
 
-    monkeypatch.setattr(export_module, "datasheet", fail)
+    monkeypatch.setattr(parquet_folder, "_put_in_place", fail)
     with pytest.raises(RuntimeError, match="power cut"):
         export(tmp_path / "out", settings(labels=False))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -149,6 +149,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.integration
 def test_kill_minus_nine_with_workers(tmp_path, many_shards):
     text = source(tmp_path).paths[0]
     prepare(tmp_path / "expected", source(tmp_path), settings=many_shards)

@@ -1,0 +1,78 @@
+"""Exports of fuzzy logic hold what the tensors hold, and say what they are."""
+
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("pyarrow")
+from pyarrow import parquet
+
+from hyla.cli import main
+from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, fuzzy_dataset
+from hyla.tasks.fuzzy_logic.export import ExportConfig, export
+from hyla.tasks.fuzzy_logic.task import term_name
+from hyla.tasks.sraven.faces.export import (
+    check_destination as check_destination_of_sraven,
+)
+
+
+def settings(**changes) -> ExportConfig:
+    defaults = {"config": FuzzyLogicConfig(num_variables=3, sequence_length=6), "seed": 3}
+    defaults |= {"splits": ("test", "ood"), "instances": 25, "shard_size": 10}
+    return ExportConfig(**{**defaults, **changes})
+
+
+@pytest.mark.parametrize("split", ["train", "ood_fixed_query", "unknown_terms"])
+def test_rows_are_the_instances_of_their_address(tmp_path, split: str):
+    files = export(tmp_path / "out", settings(splits=(split,)))
+    rows = [row for path in files for row in parquet.read_table(path).to_pylist()]
+    assert [row["index"] for row in rows] == list(range(25))
+    dataset = fuzzy_dataset(split, settings().config, seed=3)
+    for row in rows:
+        tokens, values, terms = dataset[row["index"]]
+        torch.testing.assert_close(torch.tensor(row["examples"]), tokens[:-1])
+        torch.testing.assert_close(torch.tensor(row["query"]), tokens[-1, :-1])
+        assert row["value"] == values[-1].item()
+        assert row["terms"] == [term_name(term, 3) for term in terms.tolist()]
+        assert (row["split"], row["seed"]) == (split, 3)
+
+
+def test_files_and_the_datasheet_say_what_they_hold(tmp_path):
+    files = export(tmp_path, settings())
+    assert [path.name for path in files[:3]] == [
+        f"test-0000{number}-of-00003.parquet" for number in range(3)
+    ]
+    columns = parquet.read_schema(files[0])
+    about = json.loads(columns.metadata[b"hyla.fuzzy"])
+    manifest = FuzzyLogic(settings().config).manifest(3)
+    assert about["manifest_hash"] == manifest.hash
+    page = (tmp_path / "README.md").read_text()
+    assert all(f"| `{name}` |" in page for name in columns.names)
+    assert f"training shows {len(manifest.sides['train'])}" in page
+    summary = json.loads((tmp_path / "export.json").read_text())
+    assert [tmp_path / name for name in summary["files"]] == files
+    assert len(summary["combinations"]["ood"]) == len(manifest.sides["ood"])
+
+
+def test_an_export_of_another_task_is_not_replaced(tmp_path):
+    export(tmp_path, settings())
+    with pytest.raises(ValueError, match="which no export wrote"):
+        check_destination_of_sraven(tmp_path)
+
+
+def test_datasets_can_load_it(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    export(tmp_path / "out", settings())
+    loaded = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
+    assert set(loaded) == {"test", "ood"}
+    assert len(loaded["ood"]) == 25
+
+
+def test_the_command_writes_it_and_refuses_what_makes_no_sense(tmp_path, capsys):
+    out = str(tmp_path / "out")
+    command = ["fuzzy-logic", "export", out, "--instances", "50", "--task.num-variables", "3"]
+    assert main(command) == 0
+    assert "50 instances of each of train, test, ood" in capsys.readouterr().out
+    assert main([*command, "--split", "odd"]) == 2
+    assert "did you mean 'ood'" in capsys.readouterr().err
