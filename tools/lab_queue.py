@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from packing import PART_BYTES, pack, unpack
 
 from hyla import RECOMMENDED, lab
 from hyla._errors import BusyError, UnfinishedError
 from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
-from hyla.commands.shared.output import console, table
+from hyla.commands.shared.output import Screen, table
 from hyla.lab.methods import methods_of
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.registry import load_all
@@ -37,6 +36,7 @@ from hyla.results.conditions import Conditions
 from hyla.results.runs import flat_settings
 from hyla.training import SCALES, Interrupted
 from hyla.training.identity import method_key
+from packing import PART_BYTES, pack, unpack
 
 _PAPER = "paper"
 _LEAST_SECONDS = 20.0
@@ -233,7 +233,7 @@ def _show(jobs: Sequence[Job], found: Sequence[State]) -> None:
     for job, state in zip(jobs, found, strict=True):
         shown.add_row(job.name, *_numbers([state]), job.why)
     shown.add_row("together", *_numbers(found), "")
-    console().print(shown)
+    Screen().print(shown)
 
 
 def _numbers(found: Sequence[State]) -> list[str]:

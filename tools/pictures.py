@@ -1,7 +1,8 @@
-"""Draw the pictures of SRAVEN in docs/ from what was measured: results/sraven/*.json.
+"""Draw pictures of docs/ and of the front page from what was measured.
 
-`hyla sraven think ... --json` and `hyla sraven audit ... --json` write these files; docs/sraven.md
-has the commands.
+Those of SRAVEN come from results/sraven/*.json: `hyla sraven think ... --json` and `hyla sraven
+audit ... --json` write these files; docs/sraven.md has the commands. The effect on the front page
+comes from the lab's tables.
 """
 
 import json
@@ -9,15 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from hyla.figures.draw_matplotlib import write_picture
+from hyla.figures.drawing import PALETTE, Bars, Figure
+from hyla.lab.experiments.shared.panels import at, label_of, lines_by_method, score_of, series
+from hyla.lab.grids import METHODS
+from hyla.lab.methods import results_of
+from hyla.lab.registry import load
 from hyla.lab.sraven_figures import ambiguity_figure, thinking_figure
+from hyla.results.conditions import Conditions
+from hyla.results.tables import Tables, where
 
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "results" / "sraven"
+STORE = ROOT / "results" / "lab"
 IMAGES = ROOT / "docs" / "images"
+
+_HELD_OUT, _EXAMPLES = 0.7, 32  # of Table A1
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw them all."""
     curves = [_read(path) for path in sorted(MEASURED.glob("think-*.json"))]
     audits = {
         int(path.stem.removeprefix("audit-k")): _read(path)
@@ -26,10 +37,44 @@ def main() -> None:
     for name, figure in (
         ("sraven-thinking", thinking_figure(curves)),
         ("sraven-ambiguity", ambiguity_figure(audits)),
+        ("effect", effect_figure()),
     ):
         path = IMAGES / f"{name}.png"
         write_picture(figure, path)
         print(path.relative_to(ROOT))
+
+
+def effect_figure() -> Figure:
+    """Return how well each attention does on what it has seen, and on what it has not."""
+    tables = Tables(STORE, Conditions(scale="paper", precision="tf32"))
+    cells = where(results_of(load("fig2c"), tables).cells, task__held_out_fraction=_HELD_OUT)
+    curves = lines_by_method(
+        cells,
+        x=at("task__sequence_length"),
+        metric="ood/r2",
+        title="Unseen combinations",
+        x_label="examples shown",
+        y_label="R²",
+        y_range=(0, 1),
+    )
+    own = {
+        cell.config.model.attention: cell for cell in where(cells, task__sequence_length=_EXAMPLES)
+    }
+    grey, purple = PALETTE[7], PALETTE[8]  # no method's
+    bars = Bars(
+        title=f"Seen and unseen, {_EXAMPLES} examples",
+        y_label="R²",
+        x=[label_of(method).removesuffix(" attention") for method in METHODS],
+        series=[
+            series(name, [score_of(own[method], metric) for method in METHODS], colour)
+            for name, metric, colour in (
+                ("seen combinations", "test/r2", grey),
+                ("unseen combinations", "ood/r2", purple),
+            )
+        ],
+        y_range=(0, 1),
+    )
+    return Figure(panels=[[curves, bars]])
 
 
 def _read(path: Path) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 CONSTRAINTS = Path(__file__).parent.parent / "constraints.txt"
 # These belong to torch's build: the CPU's has none, and each CUDA its own.
-OF_TORCH = ("nvidia-", "cuda-")
+OF_TORCH = ("nvidia-", "cuda-", "triton")
 
 
 def main(arguments: list[str]) -> None:

@@ -329,7 +329,7 @@ def test_a_swap_is_found_among_what_was_counted(tmp_path, monkeypatch):
 def test_shipped_rates_are_of_the_shipped_models_runs():
     known = sorted((swap_rates.shipped_folder() / "swap_rates").glob("*.json"))
     assert known
-    sources = {stem.name: read_description(stem)[0].source for stem in shipped_models()}
+    sources = {stem.name: read_description(stem)[0].source for stem in shipped_models().values()}
     for path in known:
         rates = swap_rates._known(path.stem)
         assert rates is not None

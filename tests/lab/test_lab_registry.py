@@ -169,3 +169,20 @@ def test_rows_of_table_a1_that_take_less_are_estimated_to_take_less():
     assert by_row["hyla", "gelu"] < by_row["hyla_deep", "gelu"]
     # Four experts take so much that attention hardly matters.
     assert by_row["linear", "moe"] > 0.75 * by_row["hyla", "moe"]
+
+
+@pytest.mark.parametrize(
+    ("only", "rates", "steps"),
+    [
+        ({"learning_rate": ["3e-3"], "seed": ["1"]}, {0.003}, {30}),
+        ({"learning_rate": ["0.001"], "steps": ["3e1"], "seed": ["1"]}, {0.001}, {30}),
+        ({"seed": ["1"], "task.unambiguous": ["False"]}, {0.001, 0.003}, {30}),
+    ],
+)
+def test_a_part_of_the_search_may_be_asked_for(only, rates, steps):
+    methods = methods_of(load("tableA1"), Conditions(scale="smoke"), Effort(only=only))
+    members = [member for method in methods for member in method.config.members]
+    assert {member.seed for member in members} == {1}
+    assert {member.learning_rate for member in members} == rates
+    assert {method.config.steps for method in methods} == steps
+    assert all("unambiguous" not in str(only) or m.config.task_name == "sraven" for m in methods)

@@ -69,6 +69,13 @@ def test_a_table_is_short_when_printed():
     assert repr(both) == "CodeTable(16,000 codes of 3 coordinates, layers [0, 1], labels ['rule'])"
 
 
+def test_a_table_for_pandas():
+    frame = table().to_pandas()
+    assert list(frame) == [*table().columns, "code 0", "code 1", "code 2"]
+    np.testing.assert_array_equal(frame[["code 0", "code 1", "code 2"]], table().codes)
+    assert frame["rule"].tolist() == table()["rule"].tolist()
+
+
 def test_pairs_are_joined_for_each_instance():
     shuffled = table().rows(np.random.default_rng(1).permutation(8))
     joined = shuffled.joined_pairs()

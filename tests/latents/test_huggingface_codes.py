@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_pretrained import ARCHITECTURES, tiny_inputs, tiny_pretrained
 
 from hyla import RECOMMENDED
 from hyla.integrations.transformers import register
@@ -21,6 +20,7 @@ from hyla.latents import (
 )
 from hyla.latents.capture import LayerCodes
 from hyla.latents.observe import Observer, observing
+from tiny_pretrained import ARCHITECTURES, tiny_inputs, tiny_pretrained
 
 FIELDS = {
     "self": "attentions",

@@ -1,7 +1,5 @@
 """Edits reach the code, the code they are given, and nothing else."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -18,24 +16,10 @@ from hyla.latents import (
     run_recorded,
     zeroed,
 )
-from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
+from hyla.nn import MultiHeadAttention
+from tiny_runs import tiny_transformer
 
 LAST = [(-1, -1), (-1, 0)]
-
-
-def model(**changes) -> Transformer:
-    sizes: dict[str, Any] = {
-        "input_dim": 5,
-        "output_dim": 3,
-        "sequence_length": 7,
-        "embed_dim": 8,
-        "qk_dim": 8,
-        "v_dim": 8,
-        "mlp_dim": 8,
-        "num_heads": 4,
-        "num_layers": 2,
-    }
-    return Transformer(TransformerConfig(**(sizes | changes))).eval()
 
 
 @torch.no_grad()
@@ -46,14 +30,14 @@ def outputs(network, x, edits):
 
 @pytest.mark.parametrize("attention", sorted(FAMILY))
 def test_its_own_code_changes_nothing(attention):
-    network, x = model(attention=attention), torch.randn(3, 7, 5)
+    network, x = tiny_transformer(attention=attention), torch.randn(3, 7, 5)
     want, seen = run_recorded(network, x, pairs=LAST)
     edits = {site: replaced(found.codes, LAST) for site, found in seen.items()}
     torch.testing.assert_close(outputs(network, x, edits), want)
 
 
 def test_another_code_changes_its_query_alone():
-    network, x = model(num_layers=1), torch.randn(3, 7, 5)
+    network, x = tiny_transformer(num_layers=1), torch.randn(3, 7, 5)
     with torch.no_grad():
         want = network(x)
     got = outputs(network, x, {0: replaced(torch.ones(4), LAST)})
@@ -62,7 +46,7 @@ def test_another_code_changes_its_query_alone():
 
 
 def test_edited_codes_are_the_ones_used_and_recorded():
-    network, x = model(), torch.randn(2, 7, 5)
+    network, x = tiny_transformer(), torch.randn(2, 7, 5)
     new = torch.randn(2, 2, 4)
     with edited(network, {1: replaced(new, LAST)}):
         table = record_codes(network, x, pairs=LAST)
@@ -72,7 +56,7 @@ def test_edited_codes_are_the_ones_used_and_recorded():
 
 
 def test_heads_directions_and_zero():
-    network, x = model(), torch.randn(2, 7, 5)
+    network, x = tiny_transformer(), torch.randn(2, 7, 5)
     clean = record_codes(network, x, pairs=LAST).where(layer=0).codes
 
     def codes(edit):
@@ -100,7 +84,7 @@ def test_the_value_network_is_the_one_of_the_new_code():
 
 
 def test_edits_within_edits_come_one_after_the_other():
-    network, x = model(), torch.randn(2, 7, 5)
+    network, x = tiny_transformer(), torch.randn(2, 7, 5)
     want = outputs(network, x, {1: zeroed([(0, 0), (1, 1)])})
     with edited(network, {1: zeroed([(0, 0)])}):
         torch.testing.assert_close(outputs(network, x, {1: zeroed([(1, 1)])}), want)
@@ -111,7 +95,7 @@ def test_edits_within_edits_come_one_after_the_other():
 
 
 def test_layers_that_there_are_not():
-    network, x = model(), torch.randn(2, 7, 5)
+    network, x = tiny_transformer(), torch.randn(2, 7, 5)
     with pytest.raises(UnsupportedModelError, match="nothing was edited"):
         outputs(network, x, {4: zeroed(LAST)})
     with pytest.raises(UnsupportedModelError, match="nothing was edited"):
@@ -120,7 +104,7 @@ def test_layers_that_there_are_not():
 
 
 def test_gradients_flow_through_an_edited_code():
-    network, x = model(), torch.randn(2, 7, 5)
+    network, x = tiny_transformer(), torch.randn(2, 7, 5)
     code = torch.zeros(4, requires_grad=True)
     with edited(network, {1: moved(code, 1.0, LAST)}):
         network(x)[:, -1].sum().backward()

@@ -81,6 +81,7 @@ def test_under_vmap(options):
         torch.testing.assert_close(of_network, network(x[i], **options))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "options", [{"return_code": PAIRS}, {"return_code": LISTED}, {"edit_code": torch.neg}]
 )

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from planted_task import PlantedStudy, trained_network, untrained_network
 
 from hyla.latents import Swaps, head_table, swap_matrix, swap_table
+from planted_task import PlantedStudy, trained_network, untrained_network
 
 KINDS = ("softmax", "linear", "hyla")
 
@@ -78,5 +78,5 @@ def test_unknown_code_is_named():
     swaps = Swaps(untrained_network("hyla"), PlantedStudy(), seed=0, instances=8)
     with pytest.raises(ValueError, match="did you mean 'donor'"):
         swaps.donation("donr")
-    with pytest.raises(ValueError, match="is not one of"):
+    with pytest.raises(ValueError, match="is unknown; choose from"):
         swaps.donation("counterfactual")

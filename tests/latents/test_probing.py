@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from planted_task import PlantedStudy, trained_network, untrained_network
 
 from hyla.latents import decoding_table
 from hyla.latents.measures.probe import fit_probe, probe_scores
+from planted_task import PlantedStudy, trained_network, untrained_network
 
 
 def scores(table, predictor: str, split: str = "unseen", metric: str = "accuracy"):

@@ -3,7 +3,6 @@
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,23 +20,8 @@ from hyla.latents import (
 )
 from hyla.latents.adapters import register_adapter
 from hyla.latents.observe import Observer, observing
-from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
-
-SIZES: dict[str, Any] = {
-    "input_dim": 5,
-    "output_dim": 3,
-    "sequence_length": 7,
-    "embed_dim": 8,
-    "qk_dim": 8,
-    "v_dim": 8,
-    "mlp_dim": 8,
-    "num_heads": 4,
-    "num_layers": 2,
-}
-
-
-def model(**changes) -> Transformer:
-    return Transformer(TransformerConfig(**(SIZES | changes))).eval()
+from hyla.nn import MultiHeadAttention
+from tiny_runs import tiny_transformer
 
 
 def inputs(batch: int = 3) -> Tensor:
@@ -47,7 +31,7 @@ def inputs(batch: int = 3) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("attention", sorted(FAMILY))
 def test_codes_are_those_of_the_forward_pass(attention, causal):
-    network, x = model(attention=attention, causal=causal), inputs()
+    network, x = tiny_transformer(attention=attention, causal=causal), inputs()
     table = record_codes(network, x, pairs="all")
     with torch.no_grad():
         details = network(x, details=True)
@@ -59,7 +43,7 @@ def test_codes_are_those_of_the_forward_pass(attention, causal):
 
 
 def test_recording_does_not_change_what_the_model_computes():
-    network, x = model(), inputs()
+    network, x = tiny_transformer(), inputs()
     with torch.no_grad():
         want = network(x)
     got, _ = run_recorded(network, x, pairs=[(-1, -1)])
@@ -76,7 +60,7 @@ def test_recording_does_not_change_what_the_model_computes():
     ],
 )
 def test_pairs_are_those_asked_for(pairs, want):
-    table = record_codes(model(), inputs(1), pairs=pairs, layers=[1])
+    table = record_codes(tiny_transformer(), inputs(1), pairs=pairs, layers=[1])
     assert table.layers == [1]
     assert list(zip(table["query"].tolist(), table["key"].tolist(), strict=True)) == want
 
@@ -85,18 +69,22 @@ def test_labels_and_instances_run_over_all_batches():
     batches = inputs(5).split(2)
     seen = []
     table = record_codes(
-        model(), batches, pairs=[(-1, -1)], labels={"rule": list("abcde")}, on_progress=seen.append
+        tiny_transformer(),
+        batches,
+        pairs=[(-1, -1)],
+        labels={"rule": list("abcde")},
+        on_progress=seen.append,
     )
     rows = table.where(layer=0)
     assert rows["instance"].tolist() == [0, 1, 2, 3, 4]
     assert rows["rule"].tolist() == list("abcde")
     assert seen == [2, 2, 1]
-    parts = list(stream_codes(model(), batches, pairs=[(-1, -1)]))
+    parts = list(stream_codes(tiny_transformer(), batches, pairs=[(-1, -1)]))
     assert [part["instance"].max() for part in parts] == [1, 3, 4]
 
 
 def test_residual_is_what_the_layer_reads_at_the_query():
-    network, x = model(), inputs(2)
+    network, x = tiny_transformer(), inputs(2)
     rows = record_codes(network, x, pairs=[(-2, 0)], residual=True).where(layer=0)
     with torch.no_grad():
         norm = network.get_submodule("blocks.0.attention_norm")
@@ -169,7 +157,7 @@ def test_two_observers_at_once_each_get_their_pairs():
 
 
 def test_queries_that_are_a_slice_of_their_context_attend_to_themselves():
-    network, x = model(), inputs(2)
+    network, x = tiny_transformer(), inputs(2)
 
     class LastOnly(nn.Module):
         def __init__(self):
@@ -185,8 +173,9 @@ def test_queries_that_are_a_slice_of_their_context_attend_to_themselves():
     np.testing.assert_allclose(table.codes, full.codes, atol=1e-6)
 
 
+@pytest.mark.integration
 def test_codes_of_a_compiled_model():
-    network, x = model(), inputs(2)
+    network, x = tiny_transformer(), inputs(2)
     want = record_codes(network, x)
     compiled = torch.compile(network, backend="eager")
     assert isinstance(compiled, nn.Module)
@@ -227,13 +216,13 @@ def test_errors_say_what_is_wrong():
     with pytest.raises(UnsupportedModelError, match="Linear has no attention layer"):
         record_codes(nn.Linear(2, 2), torch.randn(1, 2))
     with pytest.raises(ValueError, match="did you mean 'previous'"):
-        record_codes(model(), inputs(), pairs="previus")
+        record_codes(tiny_transformer(), inputs(), pairs="previus")
     with pytest.raises(ValueError, match=r"pair \(9, 0\) lies outside of 7 queries"):
-        record_codes(model(), inputs(), pairs=[(9, 0)])
+        record_codes(tiny_transformer(), inputs(), pairs=[(9, 0)])
     with pytest.raises(UnsupportedModelError, match="nothing was recorded"):
-        record_codes(model(), inputs(), layers=[5])
+        record_codes(tiny_transformer(), inputs(), layers=[5])
     with pytest.raises(ValueError, match="labels\\['rule'\\] holds 2 values"):
-        record_codes(model(), inputs(), labels={"rule": [1, 2]})
+        record_codes(tiny_transformer(), inputs(), labels={"rule": [1, 2]})
 
 
 @pytest.mark.parametrize(

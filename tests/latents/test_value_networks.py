@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tiny_pretrained import ARCHITECTURES, tiny_inputs, tiny_pretrained
 
 from hyla.attention.hypernetwork import linear_value_network
 from hyla.integrations.transformers import HylaConfig, HylaForCausalLM
@@ -10,6 +9,7 @@ from hyla.integrations.transformers.codes.interception import AttentionCall, int
 from hyla.latents import Site, UnsupportedModelError, value_networks
 from hyla.latents.capture import run
 from hyla.nn import MultiHeadAttention
+from tiny_pretrained import ARCHITECTURES, tiny_inputs, tiny_pretrained
 
 
 def calls_of(model, inputs) -> dict[Site, AttentionCall]:

@@ -200,6 +200,7 @@ def trained(**task) -> tuple[Transformer, TrainConfig]:
     return Transformer(config.model), config
 
 
+@pytest.mark.integration
 def test_a_model_answers_as_it_would_in_evaluation():
     model, config = trained()
     answers = by_model(PAPER, model, config, seed=0)
@@ -253,6 +254,7 @@ def test_an_error_while_answering_is_not_the_users(tmp_path, monkeypatch, capsys
     assert main(of_another) == USAGE
 
 
+@pytest.mark.integration
 def test_a_file_says_whose_answers_it_holds(tmp_path, capsys):
     run, file = finished_run(tmp_path), tmp_path / "answers.parquet"
     entries = ["--entries", str(tmp_path / "entries")]

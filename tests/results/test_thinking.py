@@ -133,7 +133,7 @@ def test_audits_are_drawn_by_criterion():
         (["--variant", "paper-split1"], "was trained on"),
         (["--variant", "paper", "--steps", "-1"], "steps must be numbers from 0"),
         (["--variant", "paper", "--member", "7"], "sraven-softmax is a single model: --member 7"),
-        (["--variant", "paper", "--split", "odd"], "split='odd' is not one of"),
+        (["--variant", "paper", "--split", "odd"], "split 'odd' is unknown"),
         (["--variant", "paper", "--instances", "0"], "instances must be at least 1"),
         (["--variant", "paper", "--learning-rate", "0"], "learning_rate must be more than 0"),
         (["--variant", "paper", "--figure", "a.svg"], "a picture is called *.png or *.pdf"),
@@ -146,7 +146,7 @@ def test_what_cannot_be_measured_is_refused(capsys, arguments: list[str], reason
 
 def test_a_split_that_is_none_is_no_split_without_rules_either():
     longer = variant_named("longer")
-    with pytest.raises(ValueError, match=r"split='odd' is not one of .*'ood'\?"):
+    with pytest.raises(ValueError, match=r"split 'odd' is unknown .*'ood'\?"):
         thinking_curve(longer, softmax(), split="odd", instances=2, steps=[0])
 
 

@@ -193,7 +193,7 @@ def open_gallery(
     for error in refused:
         if leave_out is not None:
             leave_out(str(error))
-    return Gallery([*subjects, *map(_shipped, shipped_models())])
+    return Gallery([*subjects, *map(_shipped, shipped_models().values())])
 
 
 def study_pairs(subject: Exhibit, name: str = "row") -> list[tuple[int, int]]:

@@ -69,6 +69,7 @@ def shipped_folder() -> Path:
     return Path(str(resources.files("hyla.explorer"))) / "models"
 
 
-def shipped_models() -> list[Path]:
+def shipped_models() -> dict[str, Path]:
     """Return the stems of all models that come with the package, by name."""
-    return sorted(path.with_suffix("") for path in shipped_folder().glob("*.json"))
+    stems = sorted(path.with_suffix("") for path in shipped_folder().glob("*.json"))
+    return {stem.name: stem for stem in stems}

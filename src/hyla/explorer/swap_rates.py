@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hyla._files import write_atomically
+from hyla._files import write_json
 from hyla.explorer.packed import shipped_folder
 from hyla.explorer.web import schemas
 from hyla.latents.measures.confidence import wilson_interval
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(str(error))
     path = _path(given.name)
     path.parent.mkdir(exist_ok=True)
-    write_atomically(path, (json.dumps(rates, indent=1) + "\n").encode())
+    write_json(path, rates)
     print(f"{path}: {len(given.tables)} tables, seeds {rates['seeds']}")
 
 

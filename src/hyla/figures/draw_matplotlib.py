@@ -3,12 +3,12 @@
 import itertools
 import math
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hyla._errors import install_command
+from hyla._optional import needed
 from hyla.figures.drawing import (
+    LEVEL_COLOUR,
     SIGNED_COLOURS,
     Bars,
     Figure,
@@ -17,6 +17,7 @@ from hyla.figures.drawing import (
     Lines,
     Panel,
     Points,
+    said_once,
     shared_scales,
 )
 
@@ -28,7 +29,6 @@ _MAP_INCHES = 1.5
 """Least width of a heatmap, beside the names of its rows."""
 _NUMBER_INCHES = 0.27
 """Width of a column of numbers in it."""
-_LEVEL_COLOUR = "#666666"
 _TEXT_POINTS = 8
 _LETTER_INCHES = 0.6 * _TEXT_POINTS / 72
 _LINE_INCHES = 1.3 * _TEXT_POINTS / 72
@@ -54,8 +54,8 @@ def check_picture(path: Path) -> None:
     """Raise a ValueError if it could not be drawn: to be found before there is what to draw."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"a picture is called *{' or *'.join(SUFFIXES)}, got {path}")
-    if find_spec("matplotlib") is None:
-        raise ValueError(f"a picture needs matplotlib: {install_command('figures')}")
+    with needed("figures", "a picture needs matplotlib"):
+        import matplotlib  # noqa: F401
 
 
 def _write(figure: Figure, files: Sequence[Path]) -> None:
@@ -91,51 +91,75 @@ def _reduce_colours(path: Path) -> None:
 def _canvas_of(figure: Figure) -> Any:
     from matplotlib import pyplot
 
-    sizes = [[_size(panel) for panel in row] for row in figure.panels]
-    heights = [max(height for _, height in row) for row in sizes]
-    columns = itertools.zip_longest(*sizes, fillvalue=(0.0, 0.0))
-    widths = [max(width for width, _ in column) for column in columns]
+    once = [
+        [said_once(figure.panels, i, j) for j in range(len(row))]
+        for i, row in enumerate(figure.panels)
+    ]
+    sizes = [
+        [_size(panel, beside) for panel, (beside, _) in zip(*row, strict=True)]
+        for row in zip(figure.panels, once, strict=True)
+    ]
+    heights = [max(height for *_, height in row) for row in sizes]
+    columns = list(itertools.zip_longest(*sizes, fillvalue=(0.0, 0.0, 0.0)))
+    widths = [max(width for _, width, _ in column) for column in columns]
+    names = [max(beside for beside, *_ in column) for column in columns]
     canvas, axes = pyplot.subplots(
         len(heights),
         len(widths),
-        figsize=(sum(widths), sum(heights)),
+        figsize=(sum(widths) + sum(names), sum(heights)),
         width_ratios=widths,
         height_ratios=heights,
         squeeze=False,
         layout="constrained",
     )
-    for row, row_axes in zip(figure.panels, axes, strict=True):
+    for row, row_once, row_axes in zip(figure.panels, once, axes, strict=True):
         for axis in row_axes[len(row) :]:
             axis.set_axis_off()
-        for panel, axis in zip(row, row_axes, strict=False):
+        for panel, said, axis in zip(row, row_once, row_axes, strict=False):
             _draw(panel, axis)
             axis.set_title(panel.title, fontsize=9)
+            _leave_out(panel, said, axis)
         _draw_scales(row, row_axes)
     _draw_legend(canvas)
     return canvas
 
 
-def _size(panel: Panel) -> tuple[float, float]:
-    """Return width and height in inches."""
-    width, height = _PANEL_INCHES
+def _leave_out(panel: Panel, said_once: tuple[bool, bool], axis: Any) -> None:
+    """Take away the names that stand at another panel."""
+    beside, below = said_once
+    if beside:
+        axis.set_ylabel("")
+        axis.tick_params(labelleft=not isinstance(panel, Heatmap))
+    if below:
+        axis.set_xlabel("")
+        axis.tick_params(labelbottom=False)
+
+
+def _size(panel: Panel, said_beside: bool = False) -> tuple[float, float, float]:
+    """Return inches: what stands beside a panel, its own width, and its height with all around it.
+
+    `said_beside`: the names of its rows stand at another panel.
+    """
+    width, height = _PANEL_INCHES[0] - _BESIDE_INCHES, _PANEL_INCHES[1]
     match panel:
         case Points():
-            return _CLOUD_INCHES
+            return 0.0, *_CLOUD_INCHES
         case Bars():
-            return max(width, 0.75 * len(panel.x)), height
+            return _BESIDE_INCHES, max(width, 0.75 * len(panel.x) - _BESIDE_INCHES), height
         case Heatmap():
+            names = _LETTER_INCHES * max(map(len, panel.rows))
             numbers = _NUMBER_INCHES * len(panel.columns) if panel.numbered else 0
             return (
-                max(width, _beside(panel) + max(_MAP_INCHES, numbers)),
+                _BESIDE_INCHES + (0 if said_beside else names),
+                max(_MAP_INCHES, numbers, width - names, _title_inches(panel)),
                 max(height, _BESIDE_INCHES + _LINE_INCHES * panel.named_rows),
             )
         case _:
-            return width, height
+            return _BESIDE_INCHES, width, height
 
 
-def _beside(panel: Heatmap) -> float:
-    """Return what the names of its rows take of a panel's width."""
-    return _BESIDE_INCHES + _LETTER_INCHES * max(map(len, panel.rows))
+def _title_inches(panel: Panel) -> float:
+    return _LETTER_INCHES * max(map(len, panel.title.split("\n")))
 
 
 def _draw(panel: Panel, axis: Any) -> None:
@@ -166,7 +190,7 @@ def _draw_lines(panel: Lines, axis: Any) -> None:
         )
     if panel.ticked:
         names = [x if isinstance(x, str) else f"{x:g}" for x in panel.x]
-        _name_ticks(axis, positions, names, width=_size(panel)[0] - _BESIDE_INCHES)
+        _name_ticks(axis, positions, names, width=_size(panel)[1])
     _finish(panel, axis)
     axis.set_xlabel(panel.x_label)
 
@@ -184,7 +208,7 @@ def _draw_bars(panel: Bars, axis: Any) -> None:
             label=one.name,
             capsize=2,
         )
-    _name_ticks(axis, range(len(panel.x)), panel.x, width=_size(panel)[0] - _BESIDE_INCHES)
+    _name_ticks(axis, range(len(panel.x)), panel.x, width=_size(panel)[1])
     _finish(panel, axis)
 
 
@@ -217,7 +241,7 @@ def _finish(panel: Lines | Bars, axis: Any) -> None:
 
 def _draw_levels(levels: Sequence[Level], axis: Any) -> None:
     for level in levels:
-        axis.axhline(level.y, color=_LEVEL_COLOUR, linestyle=":", linewidth=1, label=level.name)
+        axis.axhline(level.y, color=LEVEL_COLOUR, linestyle=":", linewidth=1, label=level.name)
 
 
 def _draw_points(panel: Points, axis: Any) -> None:
@@ -240,19 +264,25 @@ def _draw_heatmap(panel: Heatmap, axis: Any) -> None:
 
     colours = LinearSegmentedColormap.from_list("signed", SIGNED_COLOURS)
     cmap = colours if panel.signed else "viridis"
-    axis.imshow(panel.values, aspect="auto", vmin=low, vmax=high, cmap=cmap)
-    width = _size(panel)[0] - _beside(panel)
-    _name_ticks(axis, range(len(panel.columns)), panel.columns, width=width)
+    image = axis.imshow(panel.values, aspect="auto", vmin=low, vmax=high, cmap=cmap)
+    _name_ticks(axis, range(len(panel.columns)), panel.columns, width=_size(panel)[1])
     axis.set(xlabel=panel.x_label, ylabel=panel.y_label)
     named = [i for i, name in enumerate(panel.rows) if name]
     axis.set_yticks(named, [panel.rows[i] for i in named])
     if panel.numbered:
-        back = {"facecolor": "white", "alpha": 0.6, "linewidth": 0, "pad": 1}
         for i, row in enumerate(panel.values):
             for j, value in enumerate(row):
                 if not math.isnan(value):
                     text = f"{value:{panel.number_format}}"
-                    axis.text(j, i, text, ha="center", va="center", fontsize=6, bbox=back)
+                    colour = _readable_on(image.cmap(image.norm(value)))
+                    axis.text(j, i, text, ha="center", va="center", fontsize=6, color=colour)
+
+
+def _readable_on(colour: Sequence[float]) -> str:
+    """Return black or white, whichever is farther from a colour in lightness."""
+    red, green, blue = (part**2.2 for part in colour[:3])
+    lightness = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return "white" if lightness < 0.18 else "black"
 
 
 # --- what panels share -----------------------------------------------------------------------

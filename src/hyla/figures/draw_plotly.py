@@ -4,9 +4,10 @@ import html
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hyla.figures.drawing import (
+    LEVEL_COLOUR,
     SIGNED_COLOURS,
     Bars,
     Figure,
@@ -15,6 +16,7 @@ from hyla.figures.drawing import (
     Lines,
     Panel,
     Points,
+    said_once,
     shared_scales,
 )
 from hyla.figures.page import STYLE, contents, top
@@ -23,7 +25,7 @@ _PAGE_PIXELS = 1100
 """Width of the report's page, without margins."""
 _SCALE_PIXELS = 75
 """What a scale of colours takes beside a panel."""
-_LEVEL_COLOUR = "#666666"
+_ABOVE_PIXELS = 50
 
 
 def figure_html(figure: Figure) -> str:
@@ -39,38 +41,43 @@ def figure_html(figure: Figure) -> str:
         for row in figure.panels
         for i in range(columns)
     ]
+    sizes = _sizes(figure)
     panels = [panel for row in figure.panels for panel in row]
-    width, height, beside, below = map(max, zip(*map(_size, panels), strict=True))
-    if _has_scale_inside(figure):
-        beside += _SCALE_PIXELS
     # Points are too small to tell their colours apart; lines as they are show their dashes.
     keys = "constant" if any(isinstance(panel, Points) for panel in panels) else "trace"
+    between = rows * sizes.height + (rows - 1) * sizes.below
     canvas = make_subplots(
         rows=rows,
         cols=columns,
         subplot_titles=titles,
-        horizontal_spacing=beside / _PAGE_PIXELS,
-        vertical_spacing=below / (rows * (height + below) - below),
+        horizontal_spacing=sizes.beside / _PAGE_PIXELS,
+        vertical_spacing=sizes.below / between,
     )
     shown: set[str] = set()
     scales = (f"coloraxis{number}" for number in itertools.count(2))  # the first has no number
-    for i, row in enumerate(figure.panels, start=1):
-        for j, panel in enumerate(row, start=1):
-            _draw(panel, canvas, {"row": i, "col": j}, shown)
+    for i, row in enumerate(figure.panels):
+        for j, panel in enumerate(row):
+            place = {"row": i + 1, "col": j + 1}
+            _draw(panel, canvas, place, shown)
+            _leave_out(panel, said_once(figure.panels, i, j), canvas, place)
         for (label, places), scale in zip(shared_scales(row), scales, strict=False):
-            _draw_scale(label, [(row[j], {"row": i, "col": j + 1}) for j in places], scale, canvas)
+            sharing = [(row[j], {"row": i + 1, "col": j + 1}) for j in places]
+            _draw_scale(label, sharing, scale, canvas)
     canvas.update_layout(
         template="plotly_white",
-        height=rows * (height + below) + 50,
-        margin={"l": 60, "r": 20, "t": 50, "b": below},
+        height=between + _ABOVE_PIXELS + sizes.last,
+        margin={"l": 60, "r": 20, "t": _ABOVE_PIXELS, "b": sizes.last},
         font={"size": 12},
         legend={"tracegroupgap": 0, "itemsizing": keys},
+        # The page's own ground, which may be dark.
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
     )
     if any(map(shared_scales, figure.panels)):
         canvas.update_layout(legend_x=1 + _SCALE_PIXELS / _PAGE_PIXELS)  # right of the scales
     canvas.update_annotations(font_size=12)
     drawn = canvas.to_html(full_html=False, include_plotlyjs=False)
-    return f"<div style='min-width: {min(columns * width, _PAGE_PIXELS)}px'>{drawn}</div>"
+    return f"<div style='min-width: {min(columns * sizes.width, _PAGE_PIXELS)}px'>{drawn}</div>"
 
 
 def write_page(
@@ -83,7 +90,7 @@ def write_page(
 ) -> None:
     """Write headings and figures as one file that needs nothing else, not even a network.
 
-    `lead` says what one sees, and `findings` what came out.
+    `findings` say what came out, and stand first; `lead` says what one sees.
     """
     body = top(lead, findings)
     if len(parts) > 2:
@@ -122,19 +129,78 @@ def _has_scale_inside(figure: Figure) -> bool:
     )
 
 
-def _size(panel: Panel) -> tuple[int, int, int, int]:
-    """Return the least width of a panel with all around it, and its height in pixels without.
+class _Sizes(NamedTuple):
+    """Pixels that all panels of a figure get: their width with all around them, and their height.
 
-    Then what its axes and the next title take: beside and below it.
+    Then what names and titles take: between two beside each other, between two rows, and below the
+    last.
     """
+
+    width: int
+    height: int
+    beside: int
+    below: int
+    last: int
+
+
+def _sizes(figure: Figure) -> _Sizes:
+    last = len(figure.panels) - 1
+    beside, below, bottom = [20], [60], [40]
+    widths, heights = [], []
+    for i, row in enumerate(figure.panels):
+        for j, panel in enumerate(row):
+            said_beside, said_below = said_once(figure.panels, i, j)
+            width, height = _least(panel)
+            names, under = _around(panel)
+            widths.append(width + (0 if said_beside else names))
+            heights.append(height)
+            if j and not (said_beside and isinstance(panel, Heatmap)):
+                beside.append(names)
+            if i == last:
+                bottom.append(under)
+            elif not said_below:
+                below.append(under + 30)  # and the next title
+    scale = _SCALE_PIXELS if _has_scale_inside(figure) else 0
+    return _Sizes(max(widths), max(heights), max(beside) + scale, max(below), max(bottom))
+
+
+def _least(panel: Panel) -> tuple[int, int]:
+    """Return the least width of a panel, without names, and its height."""
     match panel:
         case Points():
-            return 180, 220, 15, 50
+            return 165, 220
         case Heatmap():
-            beside = 20 + 7 * max(map(len, panel.rows))
-            return 200 + beside, max(250, 18 * panel.named_rows), beside, 110
+            numbers = 34 * len(panel.columns) if panel.numbered else 0
+            return max(200, numbers, 7 * len(panel.title)), max(160, 20 * panel.named_rows)
         case _:
-            return 320, 250, 70, 110
+            return 250, 220
+
+
+def _around(panel: Panel) -> tuple[int, int]:
+    """Return what names and titles take beside a panel and below it."""
+    match panel:
+        case Points():
+            return 15, 20
+        case Heatmap():
+            beside = 20 + 7 * max(map(len, panel.rows)) + 25 * bool(panel.y_label)
+            longest = max(map(len, panel.columns))
+            # Longer names are turned.
+            below = 25 if longest <= 3 else 30 + 4 * longest
+            return beside, below + 25 * bool(panel.x_label)
+        case _:
+            return 70, 60
+
+
+def _leave_out(
+    panel: Panel, said_once: tuple[bool, bool], canvas: Any, place: dict[str, int]
+) -> None:
+    """Take away the names that stand at another panel."""
+    beside, below = said_once
+    if beside:
+        canvas.update_yaxes(title_text=None, **place)
+        canvas.update_yaxes(showticklabels=not isinstance(panel, Heatmap), **place)
+    if below:
+        canvas.update_xaxes(title_text=None, showticklabels=False, **place)
 
 
 def _draw(panel: Panel, canvas: Any, place: dict[str, int], shown: set[str]) -> None:
@@ -182,7 +248,9 @@ def _draw_series(panel: Lines | Bars, canvas: Any, place: dict[str, int], shown:
     if panel.y_range is not None:
         values = [y for one in panel.series for y in one.y if y == y]
         low, high = min([panel.y_range[0], *values]), max([panel.y_range[1], *values])
-        canvas.update_yaxes(range=[low, high * 1.02], **place)
+        # What is below the range, such as a negative R², is not cut off at its lowest point.
+        room = 0.02 * (high - low)
+        canvas.update_yaxes(range=[low - room * (low < panel.y_range[0]), high + room], **place)
     _draw_levels(panel.levels, canvas, place)
 
 
@@ -190,7 +258,7 @@ def _draw_levels(levels: Sequence[Level], canvas: Any, place: dict[str, int]) ->
     for level in levels:
         canvas.add_hline(
             y=level.y,
-            line={"color": _LEVEL_COLOUR, "dash": "dot", "width": 1},
+            line={"color": LEVEL_COLOUR, "dash": "dot", "width": 1},
             annotation={"text": level.name, "font": {"size": 10}},
             **place,
         )
@@ -222,8 +290,10 @@ def _draw_points(panel: Points, canvas: Any, place: dict[str, int], shown: set[s
         canvas.add_trace(
             cloud(everything, marker=marker, showlegend=False, hovertemplate=hover), **place
         )
-    canvas.update_xaxes(showticklabels=False, **place)
-    canvas.update_yaxes(showticklabels=False, **place)
+    # Where a point lies means nothing by itself.
+    bare = {"showticklabels": False, "showgrid": False, "zeroline": False}
+    canvas.update_xaxes(**bare, **place)
+    canvas.update_yaxes(**bare, **place)
 
 
 def _draw_heatmap(panel: Heatmap, canvas: Any, place: dict[str, int]) -> None:

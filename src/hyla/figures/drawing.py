@@ -4,14 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Okabe and Ito's palette, told apart by colour-blind readers too; then what is still free.
+from hyla._colours import BLUE, GREEN, ORANGE, PINK, SKY, VERMILION
+
+# Okabe and Ito's, then what is still free.
 PALETTE = (
-    "#D55E00",
-    "#0072B2",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
+    *(VERMILION, BLUE, GREEN, PINK, ORANGE, SKY),
     "#000000",
     "#7F7F7F",
     "#7030A0",
@@ -19,6 +16,8 @@ PALETTE = (
     "#B8A000",
     "#9ACD32",
 )
+LEVEL_COLOUR = "#808080"
+"""Of what is no method's: levels to compare with."""
 SIGNED_COLOURS = (PALETTE[0], "#FFFFFF", PALETTE[1])
 """Below zero, at zero and above it: orange and blue, as in the explorer."""
 _MOST_TICKS = 20
@@ -158,6 +157,30 @@ def shared_scales(row: Sequence[Panel]) -> list[tuple[str, list[int]]]:
         if isinstance(panel, Heatmap) or (isinstance(panel, Points) and not panel.class_colours):
             sharing.setdefault((panel.label, panel.value_range or panel.title), []).append(i)
     return [(label, places) for (label, _), places in sharing.items()]
+
+
+def said_once(panels: Sequence[Sequence[Panel]], row: int, column: int) -> tuple[bool, bool]:
+    """Return whether the names beside a panel, and those below it, stand at another one already.
+
+    That is the panel left of it, or the one below it. Of lines and bars it is what they show, of a
+    map its rows and columns too.
+    """
+    panel = panels[row][column]
+    left = panels[row][column - 1] if column else None
+    lower = panels[row + 1] if row + 1 < len(panels) else ()
+    below = lower[column] if column < len(lower) else None
+    match panel:
+        case Heatmap():
+            return (
+                isinstance(left, Heatmap)
+                and (left.rows, left.y_label) == (panel.rows, panel.y_label),
+                isinstance(below, Heatmap)
+                and (below.columns, below.x_label) == (panel.columns, panel.x_label),
+            )
+        case Lines() | Bars():
+            return isinstance(left, Lines | Bars) and left.y_label == panel.y_label, False
+        case _:
+            return False, False
 
 
 @dataclass(frozen=True, kw_only=True)

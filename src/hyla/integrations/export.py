@@ -6,6 +6,7 @@ behind. Batch and length are free.
 
 import contextlib
 import copy
+import io
 import logging
 import tempfile
 import warnings
@@ -16,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hyla._errors import ExportError, install_command
+from hyla._errors import ExportError
+from hyla._optional import needed
 from hyla.nn import Transformer
 
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx"}
@@ -42,7 +44,7 @@ def export_model(model: Transformer, path: Path, *, format: str, padding: bool =
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:  # only what is right gets its name
         draft = Path(folder) / path.name
         if onnxruntime is None:
-            torch.export.save(exported, draft)
+            draft.write_bytes(_serialised(exported))
         else:
             _write_onnx(exported, draft)
         run = _opened(draft, onnxruntime)
@@ -59,6 +61,13 @@ def export_model(model: Transformer, path: Path, *, format: str, padding: bool =
     if not _error(program, _opened(path, onnxruntime), next(_examples(program))) <= TOLERANCE:
         raise ExportError(f"{path} is not the program that was written: export it again")
     return error
+
+
+def _serialised(exported: torch.export.ExportedProgram) -> bytes:
+    """Return the file of a program: PyTorch, which writes it from C++, aborts on a full disk."""
+    buffer = io.BytesIO()
+    torch.export.save(exported, buffer)
+    return buffer.getvalue()
 
 
 def _opened(path: Path, onnxruntime: Any) -> Callable[..., Tensor]:
@@ -140,11 +149,9 @@ def _onnx_session(onnxruntime: Any, path: Path) -> Callable[..., Tensor]:
 
 def _onnxruntime() -> Any:
     """Import what ONNX needs before the work that would be in vain without."""
-    try:
+    with needed("onnx", "ONNX needs packages of its own"):
         import onnxruntime  # pyright: ignore[reportMissingImports]
         import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ImportError(f"ONNX needs packages of its own: {install_command('onnx')}") from error
     return onnxruntime
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hyla._errors import check_positive, install_command, nearest
+from hyla._errors import check_positive
+from hyla._optional import needed
 from hyla.tasks.randomness import MAX_INSTANCES
 from hyla.tasks.sraven import PAPER_RULES, Sraven, SravenConfig
 from hyla.tasks.sraven.faces.prompts import parse_answer, score_answer, to_answer, to_prompt
 from hyla.tasks.sraven.problem import Problems
 
-try:
+with needed("reasoning-gym", "hyla.integrations.reasoning_gym needs reasoning-gym"):
     from reasoning_gym.coaching import (  # pyright: ignore[reportMissingImports]
         BaseCurriculum,
         ScalarAttributeDefinition,
@@ -28,10 +29,6 @@ try:
         ProceduralDataset,
         register_dataset,
     )
-except ImportError as error:
-    raise ImportError(
-        f"hyla.integrations.reasoning_gym needs reasoning-gym: {install_command('reasoning-gym')}"
-    ) from error
 
 DATASET_NAME = "sraven"
 
@@ -76,12 +73,7 @@ class SravenDatasetConfig:
     def validate(self) -> None:
         """Raise a ValueError that says what is wrong and what would work."""
         check_positive(size=self.size)
-        splits = Sraven(self.task()).splits
-        if self.split not in splits:
-            raise ValueError(
-                f"split={self.split!r} is not one of {', '.join(splits)}"
-                + nearest(self.split, splits)
-            )
+        Sraven(self.task()).check_split(self.split)
 
     def task(self) -> SravenConfig:
         """The part of this that describes the task."""

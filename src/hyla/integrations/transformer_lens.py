@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hyla._errors import install_command
+from hyla._hooks import hooks_removed
+from hyla._optional import needed
 from hyla.latents.hook_points import add_hook_points
 from hyla.latents.hypernetworks import ValueNetworks
 from hyla.latents.observe import (
@@ -20,16 +21,11 @@ from hyla.latents.observe import (
     Site,
     UnsupportedModelError,
     codes_at,
-    hooks_removed,
 )
 
-try:
+with needed("inspection", "hyla.integrations.transformer_lens needs it"):
     from transformer_lens import HookedRootModule  # pyright: ignore[reportMissingImports]
     from transformer_lens.hook_points import HookPoint  # pyright: ignore[reportMissingImports]
-except ImportError as error:
-    raise ImportError(
-        f"hyla.integrations.transformer_lens needs it: {install_command('inspection')}"
-    ) from error
 
 
 class HookedModel(HookedRootModule):  # pyright: ignore[reportGeneralTypeIssues]

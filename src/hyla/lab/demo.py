@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import torch
 from rich.console import Console
 
-from hyla._errors import install_command
+from hyla._optional import needed
 from hyla.figures.drawing import METHOD_COLOURS, PALETTE, Bars, Figure, Lines, Series
+from hyla.lab.grids import METHODS
 from hyla.training import (
     Interrupted,
     TrainConfig,
@@ -31,7 +32,6 @@ from hyla.training.run.loop import REACHED
 from hyla.training.run.reading import read_finished, read_metrics
 
 SCALE = "laptop"
-METHODS = ("hyla", "softmax", "linear")
 SEEDS = (0, 1)
 
 
@@ -50,11 +50,9 @@ class MethodResult:
 
 def check_figures() -> None:
     """Raise a ValueError before minutes of training if nothing could be drawn after them."""
-    try:
+    with needed("figures"):
         import matplotlib  # noqa: F401
         import plotly  # noqa: F401
-    except ImportError as error:
-        raise ValueError(f"{error.name} is not installed: {install_command('figures')}") from error
 
 
 class Watch(Protocol):
@@ -172,12 +170,12 @@ def verdict(results: Sequence[MethodResult]) -> str:
     mean = {method: statistics.fmean(scores) for method, scores in ood.items()}
     others = [method for method in ood if method != "hyla"]
     best = max(others, key=lambda method: mean[method])
-    numbers = f"OOD R² {mean['hyla']:.3f} against {mean[best]:.3f} of {best} attention"
+    numbers = f"R² {mean['hyla']:.3f} against {mean[best]:.3f} of {best} attention"
     if min(ood["hyla"]) > max(max(ood[method]) for method in others):
-        return f"HYLA is ahead out of distribution: {numbers}."
+        return f"HYLA is ahead on unseen combinations: {numbers}."
     if mean["hyla"] > mean[best]:
-        return f"HYLA is ahead on average, but the seeds overlap: {numbers}."
-    return f"The paper's effect does not show in these runs: HYLA reaches {numbers}."
+        return f"HYLA is ahead on unseen combinations on average, but the seeds overlap: {numbers}."
+    return f"The paper's effect does not show here: on unseen combinations HYLA has {numbers}."
 
 
 def _undefined_last(scores: Sequence[float]) -> list[float]:
@@ -189,10 +187,10 @@ def figure_of(results: Sequence[MethodResult]) -> Figure:
     curves = Lines(
         title="Unseen combinations during training",
         x_label="step",
-        y_label="OOD R²",
+        y_label="R² on unseen combinations",
         x=results[0].steps,
         series=[
-            Series(name=r.method, y=r.ood_curve, colour=METHOD_COLOURS[r.method]) for r in results
+            Series(name=_name(r), y=r.ood_curve, colour=METHOD_COLOURS[r.method]) for r in results
         ],
         y_range=(0, 1),
     )
@@ -202,7 +200,7 @@ def figure_of(results: Sequence[MethodResult]) -> Figure:
     scores = Bars(
         title="After training",
         y_label="R²",
-        x=[result.method for result in results],
+        x=[_name(result) for result in results],
         series=[
             _bars("seen combinations", seen, grey),
             _bars("unseen combinations", unseen, purple),
@@ -211,6 +209,10 @@ def figure_of(results: Sequence[MethodResult]) -> Figure:
     )
     note = f"Means of {len(SEEDS)} seeds; the thin lines reach from the worst of them to the best."
     return Figure(panels=[[curves, scores]], note=note)
+
+
+def _name(result: MethodResult) -> str:
+    return "HYLA" if result.method == "hyla" else result.method
 
 
 def _bars(name: str, by_method: Sequence[Sequence[float]], colour: str) -> Series:
@@ -227,7 +229,8 @@ def write_results(results: Sequence[MethodResult], folder: Path) -> list[Path]:
     figure, page = figure_of(results), folder / "demo.html"
     picture, _ = write_figure(figure, folder / "demo")
     title = "HYLA, softmax and linear attention on unseen combinations"
-    write_page(page, title, [(verdict(results), figure)], lead=[explanation()])
+    parts = [("During training, and after it", figure)]
+    write_page(page, title, parts, findings=[verdict(results)], lead=[explanation()])
     return [picture, page]
 
 
@@ -243,6 +246,6 @@ def explanation() -> str:
         f"seen in training and {held_out} held out. "
         "On the left, R² on the held-out combinations in the course of training: 1 is perfect, 0 "
         "as good as always answering the mean. "
-        "On the right, the same after training beside combinations that were seen, with new "
-        "numbers: the gap between the two bars of a method is what it does not generalise to."
+        "On the right, the same after training, beside new examples of combinations that were "
+        "seen: the gap between the two bars of a method is what it does not generalise to."
     )

@@ -10,14 +10,6 @@ from hyla.lab.measuring import Measurement
 from hyla.results.tables import Results
 
 
-def _no_sweeps(scale: str) -> list[dict[str, Any]]:
-    return []
-
-
-def _no_claims(results: Results) -> list[Claim]:
-    return []
-
-
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """One figure, table, or question beyond the paper."""
@@ -26,11 +18,11 @@ class Experiment:
     title: str
     shows: str
     """What the reader is to see in it, in the paper's words or ours."""
-    sweeps: Callable[[str], Sequence[dict[str, Any]]] = _no_sweeps
+    sweeps: Callable[[str], Sequence[dict[str, Any]]] = lambda scale: ()
     """The runs it needs at a scale, as trees of `hyla.lab.methods`, without `members.*`."""
     measurement: Measurement | None = None
     """What is measured on trained models, or without any, beside their scores."""
     figure: Callable[[Results], Figure | None] = lambda results: None
     table: Callable[[Results], Table | None] = lambda results: None
-    claims: Callable[[Results], list[Claim]] = _no_claims
+    claims: Callable[[Results], Sequence[Claim]] = lambda results: ()
     """The paper's claims, each with what was measured here; the report judges them together."""

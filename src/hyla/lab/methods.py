@@ -31,7 +31,7 @@ from hyla.results.conditions import Conditions
 from hyla.results.runs import Row, flat_settings
 from hyla.results.tables import Results, Tables, ceilings_of, cells_of
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge
-from hyla.training.config import members_from_tree, read_settings
+from hyla.training.config import members_from_tree, nested, read_settings
 from hyla.training.identity import OWN_PRESET, OWN_TASK, WATCHED, method_key
 
 _KEYS = ("task", "scale", "set", "grid")
@@ -82,14 +82,14 @@ def expand(tree: Mapping[str, Any]) -> list[Method]:
     if members and not isinstance(base["members"], Mapping):
         raise ValueError(f"set.members lists models one by one: drop {', '.join(members)} or it")
     for key, values in members.items():
-        base = merge(base, _nested(key, values))
+        base = merge(base, nested(key, values))
 
     methods: dict[str, Method] = {}
     for values in product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
         changed = base
         for key, value in settings.items():
-            changed = merge(changed, _nested(key, value))
+            changed = merge(changed, nested(key, value))
         config = config_from_tree(changed | {"members": _distinct_members(changed["members"])})
         if not set(_CHOSEN_ON) & set(config.evaluation.splits):
             raise ValueError(
@@ -104,12 +104,6 @@ def expand(tree: Mapping[str, Any]) -> list[Method]:
 def _distinct_members(members: Any) -> list[dict[str, Any]]:
     """Return a model that is asked for twice, perhaps spelt in two ways, once."""
     return [dataclasses.asdict(m) for m in dict.fromkeys(members_from_tree(members))]
-
-
-def _nested(key: str, value: Any) -> dict[str, Any]:
-    """Return {"a": {"b": value}} for the key "a.b"."""
-    first, _, rest = key.partition(".")
-    return {first: _nested(rest, value) if rest else value}
 
 
 # --- of experiments --------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The trained models of Table A1 as a folder that one can take: small, and said by its hashes."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hyla._files import sha256_of, write_atomically
+from hyla._files import sha256_of, write_json
 from hyla.lab.methods import methods_of
 from hyla.lab.registry import load
 from hyla.results.conditions import Conditions
@@ -57,8 +56,7 @@ def pack_models(root: Path, out: Path, conditions: Conditions) -> Packed:
         )
     packed = [_pack(run, end, out / run.path.name) for run, end in found]
     manifest = out / MANIFEST
-    text = json.dumps({"conditions": conditions.label, "runs": packed}, indent=1)
-    write_atomically(manifest, f"{text}\n".encode())
+    write_json(manifest, {"conditions": conditions.label, "runs": packed})
     there = {run.method for run, _ in found}
     return Packed(
         manifest=manifest,

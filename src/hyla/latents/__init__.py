@@ -22,8 +22,8 @@ from hyla.latents.measures.probe import decoding_table
 from hyla.latents.measures.swap_tables import head_table, swap_matrix, swap_table
 from hyla.latents.measures.swaps import CODES, Swaps
 from hyla.latents.observe import Site, UnsupportedModelError
-from hyla.latents.studies import Specimens, Study, study_of
 from hyla.latents.table import CodeTable
+from hyla.tasks.study import Specimens, Study, study_of
 
 __all__ = [
     "CODES",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hyla._errors import nearest
-from hyla.latents._optional import required
+from hyla._errors import check_choice
+from hyla._optional import required
 from hyla.latents.capture import record_codes
 from hyla.latents.measures.geometry import (
     cosine_similarities,
@@ -19,8 +19,8 @@ from hyla.latents.measures.geometry import (
 from hyla.latents.measures.probe import decoding_table
 from hyla.latents.measures.swap_tables import head_table, swap_matrix, swap_table
 from hyla.latents.measures.swaps import Swaps
-from hyla.latents.studies import Study
 from hyla.latents.table import CodeTable
+from hyla.tasks.study import Study
 
 if TYPE_CHECKING:
     import pandas
@@ -52,9 +52,8 @@ class Analysis:
         pairs: str | None = None,
         instances: int = 2048,
     ):
-        if pairs is not None and pairs not in study.pairs:
-            names = list(study.pairs)
-            raise ValueError(f"pairs {pairs!r} is not one of {names}{nearest(pairs, names)}")
+        if pairs is not None:
+            check_choice("pairs", pairs, study.pairs)
         self.model, self.study, self.untrained = model, study, untrained
         self.seed, self.instances = seed, instances
         self.pairs = pairs or next(iter(study.pairs))
@@ -79,8 +78,7 @@ class Analysis:
 
     def table(self, name: str) -> "pandas.DataFrame":
         """Compute one of `TABLES`."""
-        if name not in TABLES:
-            raise ValueError(f"{name!r} is not one of {list(TABLES)}{nearest(name, TABLES)}")
+        check_choice("table", name, TABLES)
         return TABLES[name](self)
 
     def _decoding(self) -> "pandas.DataFrame":

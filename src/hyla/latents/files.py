@@ -9,7 +9,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from hyla.latents._optional import required
+from hyla._optional import required
 from hyla.latents.table import CodeTable, as_values, check_column, concatenate, rows_with
 
 if TYPE_CHECKING:

@@ -63,12 +63,12 @@ def _with_code(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _after_projection(
     layer: MultiHeadAttention, projection: nn.Module, args: Any, values: Tensor
 ) -> Tensor:
-    return _by_head(layer, VALUE, values)
+    return _by_head(getattr(layer, VALUE), values, layer.num_key_heads)
 
 
 def _before_projection(layer: MultiHeadAttention, projection: nn.Module, args: Any) -> Tensor:
-    return _by_head(layer, OUTPUT, args[0])
+    return _by_head(getattr(layer, OUTPUT), args[0], layer.num_heads)
 
 
-def _by_head(layer: MultiHeadAttention, name: str, heads: Tensor) -> Tensor:
-    return getattr(layer, name)(heads.unflatten(-1, (layer.num_heads, -1))).flatten(-2)
+def _by_head(point: nn.Module, tokens: Tensor, heads: int) -> Tensor:
+    return point(tokens.unflatten(-1, (heads, -1))).flatten(-2)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
+from hyla._hooks import hooks_removed
 from hyla.attention.pairs import as_pairs
 from hyla.latents.adapters import adapter_of
 from hyla.nn import MultiHeadAttention
@@ -102,16 +102,6 @@ def named_arguments(
     """
     given = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
     return dict(list(given.items())[1:])
-
-
-@contextmanager
-def hooks_removed(hooks: list[RemovableHandle]) -> Iterator[None]:
-    """Remove the hooks in the end, including those that are added to the list until then."""
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextmanager

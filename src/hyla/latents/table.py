@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float32
 
 from hyla._errors import nearest
-from hyla.latents._optional import required
+from hyla._optional import required
 
 if TYPE_CHECKING:
     import pandas

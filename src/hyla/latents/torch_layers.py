@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from hyla._hooks import hooks_removed
 from hyla.latents.capture import Inputs, run
 from hyla.latents.hypernetworks import ValueNetworks
 from hyla.latents.observe import (
@@ -20,7 +21,6 @@ from hyla.latents.observe import (
     Site,
     UnsupportedModelError,
     codes_at,
-    hooks_removed,
     named_arguments,
 )
 

@@ -16,8 +16,8 @@ _DEFAULT_PRECISION = "float32"
 class Conditions:
     """A scale of the presets, perhaps with shorter training or in another precision.
 
-    Results of different settings are never averaged or compared with each other: each has a
-    folder of its own in the store, named by its `label`.
+    Results of different conditions are never averaged or compared with each other: they have a
+    folder each of its own in the store, named by its `label`.
     """
 
     scale: str = "laptop"

@@ -44,15 +44,15 @@ def best_hyperparameters(rows: Sequence[Row], headline: str) -> tuple[Any, ...]:
     A choice with which any seed diverged ranks below all others.
     """
     metric = validation_metric(rows, headline)
-    settings = compared_hyperparameters(rows)
+    choices = compared_hyperparameters(rows)
 
     def rank(choice: tuple[Any, ...]) -> tuple[bool, float]:
-        seeds = settings[choice]
+        seeds = choices[choice]
         score = statistics.fmean(row[metric] for row in seeds)
         stable = not any(row["diverged"] for row in seeds)
         return stable, -math.inf if math.isnan(score) else score
 
-    return max(settings, key=rank)
+    return max(choices, key=rank)
 
 
 def compared_hyperparameters(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
@@ -60,11 +60,11 @@ def compared_hyperparameters(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[
 
     A mean over fewer seeds is no match: where runs sit on plateaus, one lucky seed would win.
     """
-    settings: dict[tuple[Any, ...], list[Row]] = {}
+    choices: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        settings.setdefault(hyperparameters_of(row), []).append(row)
-    most = max(map(len, settings.values()))
-    return {choice: models for choice, models in settings.items() if len(models) == most}
+        choices.setdefault(hyperparameters_of(row), []).append(row)
+    most = max(map(len, choices.values()))
+    return {choice: models for choice, models in choices.items() if len(models) == most}
 
 
 def hyperparameters_of(row: Row) -> tuple[Any, ...]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from hyla.latents.studies import Study, study_of
 from hyla.nn import Transformer
 from hyla.results.runs import Row, load_model, untrained_like
+from hyla.tasks.study import Study, study_of
 from hyla.training import TrainConfig
 
 

@@ -55,15 +55,11 @@ class Tables:
 
     def models(self) -> list[Row]:
         """Return a row per trained model, of all tasks."""
-        return [
-            row for path in sorted(self.folder.glob("models-*.csv")) for row in self._rows(path)
-        ]
+        return self._of_all_tasks("models")
 
     def curves(self) -> list[Row]:
         """Return a row per model and evaluation, of all tasks."""
-        return [
-            row for path in sorted(self.folder.glob("curves-*.csv")) for row in self._rows(path)
-        ]
+        return self._of_all_tasks("curves")
 
     def measured(self, name: str) -> list[Row]:
         """Return what the experiment (or `ceilings`) measured beside the models' scores."""
@@ -97,6 +93,10 @@ class Tables:
         merged = {tuple(row[k] for k in key): row for row in (*self._rows(path), *rows)}
         self._write(list(merged.values()), path)
 
+    def _of_all_tasks(self, table: str) -> list[Row]:
+        paths = sorted(self.folder.glob(f"{table}-*.csv"))
+        return [row for path in paths for row in self._rows(path)]
+
     def _rows(self, path: Path) -> list[Row]:
         if path not in self._read:
             self._read[path] = read_with_origins(path)
@@ -108,7 +108,7 @@ class Tables:
 
 
 def stored_conditions(store: Path) -> list[Conditions]:
-    """Return the settings that have a folder in the store."""
+    """Return the conditions that have a folder in the store."""
     found = []
     for folder in sorted(path for path in store.glob("*") if path.is_dir()):
         try:
@@ -169,8 +169,8 @@ class Cell:
         return -math.inf if math.isnan(score) else score
 
     def get(self, key: str) -> Any:
-        """Return a setting of the config; `a__b` stands for `a.b`."""
-        return functools.reduce(getattr, key.split("__"), self.config)
+        """Return a setting of the config, `a.b`; as a keyword it is written `a__b`."""
+        return functools.reduce(getattr, key.replace("__", ".").split("."), self.config)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class Results:
     """Best possible OOD accuracy, by `method_key` of the SRAVEN cells."""
 
     def find(self, **settings: Any) -> Cell | None:
-        """Return the first cell whose config has these values; `a__b` stands for `a.b`."""
+        """Return the first cell whose config has these values, `a__b=...` or `**{"a.b": ...}`."""
         return next(iter(where(self.cells, **settings)), None)
 
     def ood(self, **settings: Any) -> Estimate | None:
@@ -235,7 +235,7 @@ class Results:
 
 
 def where(cells: Sequence[Cell], **settings: Any) -> list[Cell]:
-    """Return the cells whose configs have these values; `a__b` stands for `a.b`."""
+    """Return the cells whose configs have these values, `a__b=...` or `**{"a.b": ...}`."""
     return [
         cell for cell in cells if all(cell.get(key) == value for key, value in settings.items())
     ]

@@ -8,7 +8,7 @@ The other way shows the model the same puzzle in other words, and adds up what i
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -96,6 +96,27 @@ def check_thinking(
         raise ValueError(f"steps must be numbers from 0, got {list(steps)}")
     if not learning_rate > 0:  # also NaN
         raise ValueError(f"learning_rate must be more than 0, got {learning_rate:g}")
+
+
+def rows_of(curve: Sequence[Thought]) -> list[dict[str, Any]]:
+    """Return a curve as plain values, each thought beside the first."""
+    rows = []
+    for thought in curve:
+        gained, lost = thought.changed(curve[0])
+        _, *interval = (round(number, 6) for number in thought.accuracy)
+        rows.append(
+            {
+                "method": thought.way,
+                "steps": thought.steps,
+                "passes": thought.passes,
+                "right": int(thought.right.sum()),
+                "of": len(thought.right),
+                "interval": interval,
+                "gained": gained,
+                "lost": lost,
+            }
+        )
+    return rows
 
 
 class _Reader(NamedTuple):

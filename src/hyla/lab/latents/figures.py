@@ -19,6 +19,7 @@ from hyla.lab.experiments.shared.code_panels import (
     matrix,
     swaps_by_layer,
 )
+from hyla.lab.latents.captions import caption
 from hyla.lab.latents.findings import LEAD
 from hyla.results.runs import Row
 
@@ -75,7 +76,8 @@ def write_drawings(
 def _embedding(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
     labels = [name for name in rows[0] if name not in _PLACES]
     panels = clouds({"": rows}, {label: label for label in labels}, noted=labels)
-    yield Drawing("embedding", "Codes, embedded by t-SNE", Figure(panels=panels))
+    figure = Figure(panels=panels, note=caption("embedding", operation, rows))
+    yield Drawing("embedding", "Codes, embedded by t-SNE", figure)
 
 
 def _codes(table: str, heading: str) -> _Describe:
@@ -90,7 +92,8 @@ def _codes(table: str, heading: str) -> _Describe:
             )
             for layer in layers_in(rows)
         ]
-        yield Drawing(table, heading, Figure(panels=in_rows([panels])))
+        figure = Figure(panels=in_rows([panels]), note=caption(table, operation))
+        yield Drawing(table, heading, figure)
 
     return figures
 
@@ -109,12 +112,14 @@ def _similarity(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Dr
         )
         for layer in layers_in(rows)
     ]
-    yield Drawing("similarity", "Cosine similarity of mean codes", Figure(panels=in_rows([panels])))
+    figure = Figure(panels=in_rows([panels]), note=caption("similarity", operation))
+    yield Drawing("similarity", "Cosine similarity of mean codes", figure)
 
 
 def _distances(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
     heading = f"Distances between codes of different {operation}s, over those within one"
-    yield Drawing("distances", heading, Figure(panels=[[distances_by_layer(rows)]]))
+    figure = Figure(panels=[[distances_by_layer(rows)]], note=caption("distances", operation))
+    yield Drawing("distances", heading, figure)
 
 
 def _decoding(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
@@ -133,14 +138,15 @@ def _decoding(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Draw
                     [row for row in own if row["pairs"] in (None, name)],
                     title=f"{label} from {name}",
                     metric=_METRICS[metric],
-                    code=("code", METHOD_COLOURS["hyla"]),
+                    code=("code", METHOD_COLOURS["hyla"], False),
                     controls=controls,
                 )
                 for name in pairs
             ]
             panels.append([panel for panel in of_pairs if panel is not None])
         name = "decoding" if split == unseen[0] else f"decoding-{split}"
-        yield Drawing(name, f"Decoded from unseen compositions ({split})", Figure(panels=panels))
+        figure = Figure(panels=panels, note=caption("decoding", operation))
+        yield Drawing(name, f"Decoded from unseen compositions ({split})", figure)
 
 
 def _swaps(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
@@ -160,7 +166,8 @@ def _swaps(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing
             ]
             for together, rate in product((False, True) if several else (False,), RATES)
         ]
-        yield Drawing(f"swaps-{split}", f"Swapped codes ({split})", Figure(panels=panels))
+        figure = Figure(panels=panels, note=caption("swaps", operation))
+        yield Drawing(f"swaps-{split}", f"Swapped codes ({split})", figure)
 
 
 def _swap_matrix(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
@@ -183,7 +190,8 @@ def _swap_matrix(rows: Sequence[Row], operation: str, metric: str) -> Iterator[D
         for pairs in _values(rows, "pairs")
     ]
     heading = f"How often each {operation}'s code (columns) is followed, all layers swapped"
-    yield Drawing("swap_matrix", heading, Figure(panels=panels))
+    figure = Figure(panels=panels, note=caption("swap_matrix", operation))
+    yield Drawing("swap_matrix", heading, figure)
 
 
 def _heads(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing]:
@@ -204,7 +212,8 @@ def _heads(rows: Sequence[Row], operation: str, metric: str) -> Iterator[Drawing
             for layer in layers_in(rows)
         ]
         panels += in_rows([by_layer])
-    yield Drawing("heads", "Single heads taken out, or put in", Figure(panels=panels))
+    figure = Figure(panels=panels, note=caption("heads", operation))
+    yield Drawing("heads", "Single heads taken out, or put in", figure)
 
 
 def _values(rows: Sequence[Row], column: str) -> list[str]:

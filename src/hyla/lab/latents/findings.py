@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hyla.lab.experiments.shared.code_panels import chosen
 from hyla.lab.latents.summary import best_layers, swapped_everywhere
-from hyla.latents.studies import Study
 from hyla.results.runs import Row
+from hyla.tasks.study import Study
 
 LEAD = (
     "A code is what attention's scores of one query and one key are across the heads: as many "
@@ -35,12 +35,18 @@ def _decoded(rows: Sequence[Row], study: Study, pairs: str) -> Iterator[str]:
     if code is None or code.layer is None:
         return
     others = [one for one in found if one.label == code.label and one is not code]
-    beside = ", ".join(f"{one.predictor} {getattr(one, metric):.2f}" for one in others)
-    yield (
-        f"Decoding: the {code.label} of unseen compositions can be read from the code with "
-        f"{'F1' if metric == 'f1' else metric} {getattr(code, metric):.2f} at layer "
-        f"{code.layer + 1}, its best{'; others: ' * bool(beside)}{beside}."
+    value = getattr(code, metric)
+    text = (
+        f"Decoding: the code tells the {code.label} of unseen compositions with "
+        f"{'F1' if metric == 'f1' else metric} {value:.2f} at layer {code.layer + 1}, its best"
     )
+    if others:
+        best = max(others, key=lambda one: getattr(one, metric))
+        ahead = value > getattr(best, metric)
+        beside = ", ".join(f"{one.predictor} {getattr(one, metric):.2f}" for one in others)
+        text += ", more than anything else does" if ahead else f", not more than {best.predictor}"
+        text += f" ({beside})"
+    yield f"{text}."
 
 
 def _apart(rows: Sequence[Row], study: Study) -> Iterator[str]:
@@ -56,19 +62,26 @@ def _apart(rows: Sequence[Row], study: Study) -> Iterator[str]:
 
 def _swapped(rows: Sequence[Row]) -> Iterator[str]:
     by_code = {row["code"]: row for row in swapped_everywhere(rows)} if rows else {}
-    donor, same = by_code.get("donor"), by_code.get("same operation")
-    control = by_code.get("permuted heads", {}).get("donor_rate")
-    if donor is not None and donor["donor_rate"] is not None:
-        chance = "" if control is None else f" ({control:.2f} with its heads permuted)"
-        yield (
-            f"Swaps: given the codes of an instance with another operation in all layers, "
-            f"{donor['donor_rate']:.2f} of the answers follow that operation{chance}, and "
-            f"{donor['stay_rate']:.2f} stay what they were."
-        )
+    donor, same, control = map(by_code.get, ("donor", "same operation", "permuted heads"))
+    if donor is None or donor["donor_rate"] is None:
+        return
+    text = (
+        "Swaps: given the codes of an instance with another operation in all layers, "
+        f"{donor['donor_rate']:.2f} of the answers follow that operation"
+    )
+    if control is not None and control["donor_rate"] is not None:
+        carried = donor["donor_low"] > control["donor_high"]
+        text += f", {'more' if carried else 'no more'} than with its heads permuted "
+        text += f"({control['donor_rate']:.2f}): the code alone "
+        text += "carries an operation over, in part" if carried else "does not carry it over"
+    yield f"{text}."
     if same is not None and same["stay_rate"] is not None:
+        matters = same["stay_low"] > donor["stay_high"]
         yield (
             f"Control: given those of another instance with the same operation, "
-            f"{same['stay_rate']:.2f} stay right."
+            f"{same['stay_rate']:.2f} stay right, {'more' if matters else 'no more'} than with "
+            f"another operation's ({donor['stay_rate']:.2f}): which operation a code is of "
+            f"{'matters' if matters else 'makes no difference here'}."
         )
 
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import torch
 
 from hyla import _errors
-from hyla._errors import check_positive, nearest
+from hyla._errors import check_positive
+from hyla._optional import required
 from hyla.lab.latents.figures import drawings, write_drawings
 from hyla.lab.latents.findings import findings
-from hyla.latents._optional import required
 from hyla.latents.analysis import TABLES, Analysis
-from hyla.latents.studies import NoStudyError, study_of
 from hyla.results.csv_table import rows_of_frame
 from hyla.results.origins import measured_with, put_rows, read_with_origins
 from hyla.results.runs import ORIGIN, Row, flat_settings, origin_of, read_run
 from hyla.results.subjects import Subject
+from hyla.tasks.study import NoStudyError, study_of
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
 
 INSTANCES = 2048
@@ -85,11 +85,8 @@ def check_choice(
                 "place; give each a folder of its own, one at a time"
             )
     for subject in subjects:
-        names = list(subject.study.pairs)
-        if pairs is not None and pairs not in names:
-            raise ValueError(
-                f"{subject.name} has no pairs {pairs!r}{nearest(pairs, names)}; choose from {names}"
-            )
+        if pairs is not None:
+            _errors.check_choice(f"{subject.name}: pairs", pairs, subject.study.pairs)
 
 
 def analyse_subjects(

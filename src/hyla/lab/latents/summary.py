@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hyla.lab.experiments.shared.code_panels import chosen
-from hyla.latents.studies import Study
 from hyla.results.runs import Row
+from hyla.tasks.study import Study
 
 
 class BestLayer(NamedTuple):

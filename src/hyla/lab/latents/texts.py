@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 
 from hyla._errors import check_positive
+from hyla._optional import required
 from hyla.lab.latents.figures import drawings, write_drawings
 from hyla.lab.latents.runs import ANALYSES, DIGITS
-from hyla.latents._optional import required
 from hyla.latents.files import read_codes, write_codes
 from hyla.latents.pairs import PAIR_NAMES, check_pairs
 from hyla.latents.texts import shown_layers, text_tables

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from hyla._files import write_atomically
+from hyla._files import write_json
 from hyla.training import TrainConfig
 from hyla.training.compiling import folder_of_compiled, keep_compiled
 from hyla.training.identity import computed, fingerprint
@@ -35,7 +35,7 @@ def measured_size(
     keep_compiled(root)
     size = fastest_size(config, device, say)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps({"members": size}) + "\n").encode())
+    write_json(path, {"members": size})
     return size
 
 

@@ -1,7 +1,6 @@
 """Populations as a Slurm job array."""
 
 import dataclasses
-import json
 import shutil
 import signal
 import subprocess
@@ -13,8 +12,9 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hyla._errors import LauncherError, install_command
-from hyla._files import write_atomically
+from hyla._errors import LauncherError
+from hyla._files import write_json
+from hyla._optional import needed
 from hyla.lab.plan.shares import Share
 from hyla.lab.plan.workers import complete
 from hyla.training import Interrupted
@@ -173,11 +173,9 @@ def submit(
 
     Whose job is whose is written to a file beside the jobs' output.
     """
-    try:
+    with needed("slurm", raises=LauncherError):
         import submitit
         from submitit.core.utils import FailedJobError
-    except ImportError as error:
-        raise LauncherError(f"submitit is not installed: {install_command('slurm')}") from error
     if missing := [name for name in _COMMANDS if shutil.which(name) is None]:
         raise LauncherError(
             f"Slurm's commands are not found here ({', '.join(missing)}): run this where jobs are "
@@ -213,7 +211,7 @@ def submit(
             f"Slurm refused the jobs: {str(error).strip().splitlines()[-1]}"
         ) from error
     names = {share.path.name: job.job_id for share, job in zip(new, jobs, strict=True)}
-    write_atomically(record, json.dumps(submitted | names, indent=1).encode())
+    write_json(record, submitted | names)
     found = [submitit.SlurmJob[None](log, submitted[share.path.name]) for share in waiting]
     return SlurmJobs([*waiting, *new], [*found, *jobs], log, found=len(found))
 

@@ -3,6 +3,7 @@
 import base64
 import html
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hyla.figures.drawing import Table
 from hyla.figures.page import contents
 from hyla.lab.experiment import Experiment
 from hyla.lab.report.costs import Costs, in_minutes
-from hyla.lab.report.first_page import COLOURS, GREY, findings, headlines
+from hyla.lab.report.first_page import COLOURS, GREY, Line, findings, headlines
 from hyla.lab.report.sections import Section, beyond_the_paper, build, counts, missing, noting
 from hyla.lab.verdicts import STATUSES, UNJUDGED, Verdict
 
@@ -61,8 +62,9 @@ h3 { margin-top: 2em }
 table { border-collapse: collapse; font-size: 13px; margin: .8em 0 }
 th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid var(--line);
          vertical-align: top }
+.scroll > table { min-width: 700px }
 .status { border-left: .7em solid; padding-left: .4em; white-space: nowrap }
-img { max-width: 100% } nav { font-size: 13px } summary { cursor: pointer; color: var(--soft) }
+img { max-width: 100% } summary { cursor: pointer; color: var(--soft) }
 """
 
 
@@ -76,7 +78,7 @@ def write_all(
 
     `progress` is told what is being done, a line for each section: all take about a minute.
     """
-    sections = build(store, progress)
+    sections = build(store, progress, say)
     figures = _write_figures(sections, store, say, progress)
     costs = Costs(store)
     page = store / "report.md"
@@ -155,8 +157,8 @@ def _markdown_first_page(sections: Sequence[Section], costs: Costs, store: Path)
         return []
     folder = store / "claims"
     folder.mkdir(exist_ok=True)
-    rows = []
-    for number, line in enumerate(headlines(sections, costs), start=1):
+    rows, lines = [], headlines(sections, costs)
+    for number, line in enumerate(lines, start=1):
         picture = folder / f"{number}.svg"
         picture.write_text(line.picture + "\n", encoding="utf-8")
         shown = f"![{line.status}]({picture.relative_to(store).as_posix()})"
@@ -165,7 +167,8 @@ def _markdown_first_page(sections: Sequence[Section], costs: Costs, store: Path)
     head = [f"| {' | '.join(_FIRST_PAGE)} |", "|" + " --- |" * len(_FIRST_PAGE)]
     found = [f"**{v.status}**: {_inert(v.claim)} {_inert(v.number)}" for v in findings(sections)]
     certain = [f"## {_CERTAIN}", "", *_markdown_list(found), ""] if found else []
-    return [f"## {_TEN}", "", *head, *rows, "", _PICTURES, "", *certain, f"## {_TERMS_TITLE}", ""]
+    shown = [f"## {_TEN}", "", _outcome(lines), "", *head, *rows, "", _PICTURES, ""]
+    return [*shown, *certain, f"## {_TERMS_TITLE}", ""]
 
 
 def _inert(text: str) -> str:
@@ -211,13 +214,14 @@ def _html(
     parts = [
         f"<p>{_html_text(_INTRODUCTION)}</p>",
         *_html_first_page(sections, costs),
-        contents(list(by_heading)),
+        "<h2>Contents</h2>",
+        contents(list(by_heading), [_html_links(own) for own in by_heading.values()]),
+        f"<h2>{_TERMS_TITLE}</h2>",
         _html_list(_TERMS),
     ]
     for i, (heading, own) in enumerate(by_heading.items()):
         parts.append(f"<h2 id='part-{i}'>{html.escape(heading)}</h2>")
-        names = " · ".join(f"<a href='#{_anchor(s)}'>{s.experiment.name}</a>" for s in own)
-        parts += [f"<p>{_count_line(own)}</p>", f"<nav>{names}</nav>"]
+        parts.append(f"<p>{_count_line(own)}</p>")
         for section in own:
             parts += _html_section(section, figures, store, interactive)
     if left_out := _missing_lines(sections, costs):
@@ -225,20 +229,41 @@ def _html(
     return page_html(_TITLE, parts, style=_STYLE, interactive=interactive)
 
 
+def _html_links(sections: Sequence[Section]) -> str:
+    """Return links to the sections below a heading, each by its figure or question."""
+    links = (
+        f"<li><a href='#{_anchor(section)}'>{html.escape(section.experiment.title)}</a></li>"
+        for section in sections
+    )
+    return f"<ul>{''.join(links)}</ul>"
+
+
 def _html_first_page(sections: Sequence[Section], costs: Costs) -> list[str]:
     if not _judging(sections):
         return []
+    lines = headlines(sections, costs)
     rows = "".join(
         f"<tr><td>{html.escape(line.headline.words)}</td><td>{_badge(line.status)}</td>"
         f"<td>{html.escape(line.ours)}</td><td>{html.escape(line.headline.printed)}</td>"
         f"<td>{line.picture}</td><td class='note'>{html.escape(line.where)}</td></tr>"
-        for line in headlines(sections, costs)
+        for line in lines
     )
     head = "".join(f"<th>{name}</th>" for name in _FIRST_PAGE)
     found = findings(sections)
     certain = [f"<h2>{_CERTAIN}</h2>", _html_verdicts(found)] if found else []
     table = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
-    return [f"<h2>{_TEN}</h2>", table, f"<p class='note'>{_PICTURES}</p>", *certain]
+    outcome = f"<p class='conclusion'>{_outcome(lines)}</p>"
+    return [f"<h2>{_TEN}</h2>", outcome, table, f"<p class='note'>{_PICTURES}</p>", *certain]
+
+
+def _outcome(lines: Sequence[Line]) -> str:
+    """Say in a sentence how many of the claims that matter have which verdict."""
+    found = Counter(line.status for line in lines)
+    return (
+        f"Of these {len(lines)}: "
+        + ", ".join(f"{n} {status}" for status, n in found.most_common())
+        + "."
+    )
 
 
 def _badge(status: str) -> str:
@@ -298,7 +323,8 @@ def _html_verdicts(verdicts: Sequence[Verdict]) -> str:
         f"<tr><td>{_badge(v.status)}</td><td>{html.escape(v.claim)}</td><td>{html.escape(v.number)}</td></tr>"
         for v in verdicts
     )
-    return f"<table><tr><th></th><th>claim</th><th>measured</th></tr>{rows}</table>"
+    head = "<tr><th></th><th>claim</th><th>measured</th></tr>"
+    return f"<div class='scroll'><table>{head}{rows}</table></div>"
 
 
 def _html_table(table: Table) -> str:

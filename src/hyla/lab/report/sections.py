@@ -4,7 +4,6 @@ Nothing here trains or measures. Conditions are reported by themselves, the pape
 """
 
 import dataclasses
-import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from hyla.figures.drawing import Figure, Table
 from hyla.lab.claims import Claim, percent
 from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.shared.panels import each_seed
 from hyla.lab.grids import METHODS
 from hyla.lab.methods import Method, methods_of, results_of, titled
 from hyla.lab.registry import PAPER, all_names, load
@@ -23,7 +23,6 @@ from hyla.lab.verdicts import STATUSES, UNJUDGED, Verdict, judge, unjudged
 from hyla.results.conditions import Conditions
 from hyla.results.origins import is_dirty
 from hyla.results.runs import Row
-from hyla.results.selection import Estimate
 from hyla.results.tables import Cell, Results, Tables, stored_conditions
 from hyla.training import SCALES
 from hyla.training.identity import method_key
@@ -67,21 +66,26 @@ class Section:
         return Path(self.conditions.label) / "figures" / self.experiment.name
 
 
-def build(store: Path, progress: Callable[[str], None] = lambda line: None) -> list[Section]:
+def build(
+    store: Path,
+    progress: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Section]:
     """Return a section for everything in the store, the paper's scale first.
 
-    `progress` is told which of the settings is being read: that takes some seconds.
+    `progress` is told which conditions are being read, which takes some seconds, and `say` what is
+    left out.
     """
     sections = []
     for conditions in sorted(
         stored_conditions(store), key=lambda s: (-SCALES.index(s.scale), s.label)
     ):
         progress(f"{conditions.label}: reading its tables")
-        sections += [_section(*shown) for shown in _shown(Tables(store, conditions))]
+        sections += [_section(*shown) for shown in _shown(Tables(store, conditions), say)]
     return _judged(sections)
 
 
-def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
+def _shown(tables: Tables, say: Callable[[str], None]) -> list[tuple[Experiment, Results]]:
     """Return the experiments of which enough is measured, so that every model is in one of them.
 
     Models are shared: those of one figure alone would make thin versions of many others. Where a
@@ -89,6 +93,12 @@ def _shown(tables: Tables) -> list[tuple[Experiment, Results]]:
     which the methods are compared stays when figures that share its models join it.
     """
     everything = [(load(name), results_of(load(name), tables)) for name in all_names()]
+    known = {method_key(cell.config) for _, found in everything for cell in found.cells}
+    if others := sum(row["method"] not in known for row in tables.models()):
+        say(
+            f"{tables.conditions.label}: {others} models are left out, for they are of no figure "
+            "that is known here; that of a plug-in is known with --plugin FILE.py"
+        )
     chosen = {experiment.name for experiment, found in everything if _answered(experiment, found)}
     scored = [(e, found) for e, found in everything if e.measurement is None]
     judging = [(e, found) for e, found in scored if e.claims(found)]
@@ -231,12 +241,8 @@ def _score(value: Any) -> str:
 
 
 def _of_each_seed(cell: Cell) -> str:
-    """List the scores behind a mean: some runs sit on a plateau that others have left."""
-    metric = f"ood/{cell.headline}"
-    scores = {row["seed"]: row[metric] for row in cell.picked if row.get(metric) is not None}
-    if len(scores) < 2:
-        return ""
-    return ", ".join(percent(Estimate(scores[seed], math.nan)) for seed in sorted(scores))
+    scores = each_seed(cell)
+    return scores if ", " in scores else ""
 
 
 def _loss(cell: Cell) -> str:

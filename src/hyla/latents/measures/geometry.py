@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from hyla.latents._optional import required
+from hyla._optional import required
 from hyla.latents.measures.confidence import bootstrap_intervals
 from hyla.latents.table import CodeTable
 

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float
 from torch import nn
 
-from hyla.latents._optional import required
+from hyla._optional import required
 from hyla.latents.capture import record_codes
-from hyla.latents.studies import Specimens, Study
+from hyla.tasks.study import Specimens, Study
 
 if TYPE_CHECKING:
     import pandas

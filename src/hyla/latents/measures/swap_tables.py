@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hyla.latents._optional import required
+from hyla._optional import required
 from hyla.latents.measures.swaps import Swaps
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from hyla._errors import nearest
+from hyla._errors import check_choice
 from hyla.latents.capture import run, run_recorded
 from hyla.latents.intervene import edited, moved, replaced
 from hyla.latents.measures.confidence import wilson_interval
 from hyla.latents.observe import CodeEdit
-from hyla.latents.studies import Study
+from hyla.tasks.study import Study
 
 Codes: TypeAlias = Mapping[int, Float[Tensor, "N P H"]]
 """For each layer, a code for each instance and pair."""
@@ -171,8 +171,7 @@ class Swaps:
 
     def donation(self, kind: str, donors: Int64[Tensor, " N"] | None = None) -> Donation:
         """Return codes of one of `kinds`, from the `others` unless donors are given."""
-        if kind not in self.kinds:
-            raise ValueError(f"code {kind!r} is not one of {self.kinds}{nearest(kind, self.kinds)}")
+        check_choice("code", kind, self.kinds)
         if kind.startswith("donor, same operands"):
             apart = self.apart[:, self.donors.operations]
             donors = self.pick(apart & self.same_operands())

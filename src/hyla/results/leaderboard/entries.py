@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hyla._files import write_atomically
+from hyla._files import write_json
 from hyla.results.leaderboard.scoring import Part, Score
 from hyla.tasks.sraven.variants import INSTANCES, VARIANTS
 
@@ -62,7 +62,7 @@ def write_entry(entry: Entry, folder: Path = FOLDER) -> Path:
         "accuracy": _shown(entry.score.whole),
         "share_of_ceiling": _rounded(entry.score.share_of_ceiling),
     }
-    write_atomically(path, (json.dumps(kept, indent=1, ensure_ascii=False) + "\n").encode())
+    write_json(path, kept, ensure_ascii=False)
     return path
 
 

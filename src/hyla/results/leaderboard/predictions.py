@@ -16,15 +16,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from hyla._errors import install_command
+from hyla._optional import needed
 from hyla.tasks.sraven.variants import INSTANCES, Variant
 
-try:
+with needed("tables", "Parquet needs pyarrow"):
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import parquet
-except ImportError as error:
-    raise ImportError(f"Parquet needs pyarrow: {install_command('tables')}") from error
 
 _COLUMNS = ("index", "prediction")
 _ABOUT = b"hyla"  # the key in the file's metadata

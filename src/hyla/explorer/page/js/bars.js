@@ -38,9 +38,12 @@ export function probabilityBars(title, series, marks = []) {
   const notes = marks.map(([value, text], line) => {
     const y = HEIGHT + AXIS + 14 + line * LINE;
     const x = (value + 0.5) * step;
-    const anchor = value < 1 ? "start" : value > places - 2 ? "end" : "middle";
-    const edge = { start: x - step / 2 + 4, end: x + step / 2 - 4, middle: x }[anchor];
-    return svg("text", { class: "mark", x: edge, y, "text-anchor": anchor }, `▲ ${text}`);
+    // The arrow points at its value; the words go to the side that has room for them.
+    const [anchor, beside] = value < places / 2 ? ["start", x + 10] : ["end", x - 10];
+    return [
+      svg("text", { class: "mark", x, y, "text-anchor": "middle" }, "▲"),
+      svg("text", { class: "mark", x: beside, y, "text-anchor": anchor }, text),
+    ];
   });
   const best = series.map(({ name, probabilities }) => {
     const top = Math.max(...probabilities);

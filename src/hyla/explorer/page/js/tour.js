@@ -22,17 +22,18 @@ const STEPS = [
     "swap",
     { ...PUZZLE, rule: "subtraction", operands: "any" },
     "Now the model computes with the code of a puzzle that subtracts, from other numbers, and its " +
-      "answer becomes the difference of its own: the code carried the operation over.",
+      "answer becomes the difference of its own. In this puzzle the code carried the operation over; " +
+      "the line below the verdict says how often that happens.",
   ],
   [
     "swap",
     { ...PUZZLE, code: "zero" },
-    "A control: without any code the answer is lost, and no rule is followed. The line below the " +
-      "verdict says how often either happens in thousands of swaps.",
+    "A control: without any code the answer is lost, and no rule is followed. A swap means something " +
+      "only where it does better than this.",
   ],
   [
     "fuzzy",
-    {},
+    { terms: "npp.pnp", query: "0.35,0.6,0.8", variable: "1" },
     "Another task, the same question: draw a function that no model has seen, drag the point, and " +
       "compare the models’ curves with the target. That is all; everything else is yours to try.",
   ],

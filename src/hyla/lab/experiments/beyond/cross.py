@@ -62,8 +62,7 @@ def _sizes(results: Results, axis: str) -> list[_Settings]:
     names = {key: key.rpartition(".")[2] for key in _AXES}
     sizes = []
     for value in sorted({own[names[axis]], *_VARIED[results.conditions.scale][axis]}):
-        size = {key.replace(".", "__"): own[name] for key, name in names.items()}
-        size[axis.replace(".", "__")] = value
+        size = {key: own[name] for key, name in names.items()} | {axis: value}
         size["steps"] = max(1, size["steps"] // results.conditions.shorten)
         sizes.append(size)
     return sizes
@@ -85,7 +84,7 @@ def _figure(results: Results) -> Figure | None:
         panels.append(
             lines_by_method(
                 cells,
-                x=_instances if axis == "steps" else at(axis.replace(".", "__")),
+                x=_instances if axis == "steps" else at(axis),
                 metric="ood/*",
                 title=f"more {more}",
                 x_label=x_label,
@@ -152,7 +151,7 @@ def _scores(results: Results, size: _Settings) -> list[Estimate | None]:
 def _name(size: _Settings, results: Results) -> str:
     batch = load_preset("sraven", results.conditions.scale)["batch_size"]
     instances = f"{_millions(size['steps'], batch):g} M instances"
-    return f"{instances}, {size['model__num_layers']} layers, width {size['model__width_factor']}"
+    return f"{instances}, {size['model.num_layers']} layers, width {size['model.width_factor']}"
 
 
 def _claims(results: Results) -> list[Claim]:

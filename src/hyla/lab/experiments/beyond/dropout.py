@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from hyla.lab.claims import Claim, ahead
+from hyla.lab.claims import Claim
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
-from hyla.lab.experiments.shared.variants import TASKS, variant_figure, variant_table
+from hyla.lab.experiments.shared.variants import TASKS, hyla_ahead, variant_figure, variant_table
 from hyla.lab.grids import METHODS, sweep
 from hyla.results.tables import Cell, Results
 
@@ -26,18 +26,8 @@ def _claims(results: Results) -> list[Claim]:
     found = []
     for task, known in TASKS.items():
         for rate in _RATES:
-            scores = {
-                method: results.ood(
-                    task_name=task, model__attention=method, model__attention_dropout=rate
-                )
-                for method in METHODS
-            }
-            hyla = scores.pop("hyla")
-            found += ahead(
-                f"{known.title}: HYLA is ahead with an attention dropout of {rate:g}.",
-                ("HYLA", hyla),
-                scores,
-            )
+            text = f"{known.title}: HYLA is ahead with an attention dropout of {rate:g}."
+            found += hyla_ahead(text, results, task_name=task, model__attention_dropout=rate)
     return found
 
 

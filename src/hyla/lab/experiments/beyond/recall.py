@@ -41,7 +41,7 @@ def _at_preset(scale: str, *, but: str = "") -> dict[str, Any]:
     """Return the settings of the preset that are varied, but one, as `where` takes them."""
     preset = load_preset("recall", scale)
     fixed = [axis.split(".") for axis in _AXES if axis != but]
-    return {f"{part}__{name}": preset[part].get(name, 1) for part, name in fixed}
+    return {f"{part}.{name}": preset[part].get(name, 1) for part, name in fixed}
 
 
 def _figure(results: Results) -> Figure | None:
@@ -49,7 +49,7 @@ def _figure(results: Results) -> Figure | None:
     panels = [
         lines_by_method(
             where(results.cells, **_at_preset(scale, but=axis)),
-            x=at(axis.replace(".", "__")),
+            x=at(axis),
             metric="test/*",
             title=f"over {words}",
             x_label=words,
@@ -67,7 +67,7 @@ def _table(results: Results) -> Table | None:
     rows = [
         [
             label_of(cell.config.model.attention),
-            *(str(cell.get(axis.replace(".", "__"))) for axis in _AXES),
+            *(str(cell.get(axis)) for axis in _AXES),
             percent(cell.seen),
         ]
         for cell in results.cells

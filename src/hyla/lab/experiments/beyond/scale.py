@@ -8,7 +8,7 @@ from typing import Any
 from hyla.figures.drawing import PALETTE, Figure, Lines, Series
 from hyla.lab.claims import Claim, ahead
 from hyla.lab.experiment import Experiment
-from hyla.lab.experiments.shared.panels import label_of, score_name
+from hyla.lab.experiments.shared.panels import each_seed, label_of, score_name
 from hyla.lab.experiments.shared.variants import TASKS, variant_table
 from hyla.lab.grids import sweep
 from hyla.lab.measuring import Measurement, Measuring
@@ -136,12 +136,6 @@ def _name(cell: Cell) -> str:
     return label_of(cell.config.model.attention)
 
 
-def _each_seed(cell: Cell) -> str:
-    by_seed = sorted(cell.picked, key=lambda row: row["seed"])
-    scores = [row.get(_score(cell.config.task_name)) for row in by_seed]
-    return ", ".join(f"{100 * score:.1f}" for score in scores if score is not None)
-
-
 def _claims(results: Results) -> list[Claim]:
     found = []
     for task, known in TASKS.items():
@@ -170,6 +164,6 @@ EXPERIMENT = Experiment(
         name="scale", measure=_measure, key=("task_name", "attention", *MEMBER, "step")
     ),
     figure=_figure,
-    table=lambda results: variant_table(results, _name, each_seed=_each_seed),
+    table=lambda results: variant_table(results, _name, each_seed=each_seed),
     claims=_claims,
 )

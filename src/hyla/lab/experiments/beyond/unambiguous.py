@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from hyla.lab.claims import Claim, ahead
+from hyla.lab.claims import Claim
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
-from hyla.lab.experiments.shared.variants import variant_figure, variant_table
+from hyla.lab.experiments.shared.variants import hyla_ahead, variant_figure, variant_table
 from hyla.lab.grids import METHODS, sweep
 from hyla.results.tables import Cell, Results
 
@@ -21,13 +21,8 @@ def _name(cell: Cell) -> str:
 
 
 def _claims(results: Results) -> list[Claim]:
-    scores = {
-        method: results.ood(model__attention=method, task__unambiguous=True) for method in METHODS
-    }
-    hyla = scores.pop("hyla")
-    return ahead(
-        "HYLA is ahead on SRAVEN also where every instance has one answer.", ("HYLA", hyla), scores
-    )
+    text = "HYLA is ahead on SRAVEN also where every instance has one answer."
+    return hyla_ahead(text, results, task__unambiguous=True)
 
 
 EXPERIMENT = Experiment(

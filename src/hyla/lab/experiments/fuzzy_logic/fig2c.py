@@ -2,11 +2,12 @@
 
 import math
 
-from hyla.figures.drawing import Figure
-from hyla.lab.claims import Claim, Size, ahead, percent
+from hyla.figures.drawing import Figure, Lines
+from hyla.lab.claims import Claim, Size, percent
 from hyla.lab.effects import Effect, effect
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import at, lines_by_method
+from hyla.lab.experiments.shared.variants import hyla_ahead
 from hyla.lab.grids import METHODS, fuzzy_lengths_and_fractions
 from hyla.results.selection import Estimate
 from hyla.results.tables import Results, where
@@ -28,20 +29,27 @@ def _ood(results: Results, method: str, length: int, fraction: float) -> Estimat
     )
 
 
-def _figure(results: Results) -> Figure | None:
-    fractions = sorted({cell.get("task__held_out_fraction") for cell in results.cells})
-    panels = [
+def over_lengths(
+    results: Results, title: str, metric: str, y_label: str, y_range: tuple[float, float] | None
+) -> list[Lines]:
+    """Return a panel for each fraction, over the number of examples; the title is given it."""
+    return [
         lines_by_method(
             where(results.cells, task__held_out_fraction=fraction),
             x=at("task__sequence_length"),
-            metric="ood/r2",
-            title=f"{fraction:.0%} of the combinations held out",
+            metric=metric,
+            title=title.format(f"{fraction:.0%}"),
             x_label="in-context examples",
-            y_label="OOD R²",
-            y_range=(0, 1),
+            y_label=y_label,
+            y_range=y_range,
         )
-        for fraction in fractions
+        for fraction in sorted({cell.get("task__held_out_fraction") for cell in results.cells})
     ]
+
+
+def _figure(results: Results) -> Figure | None:
+    title = "{} of the combinations held out"
+    panels = over_lengths(results, title, "ood/r2", "OOD R²", (0, 1))
     return Figure(panels=[panels]) if panels else None
 
 
@@ -110,10 +118,11 @@ def _best_where_hardest(results: Results) -> list[Claim]:
     return [
         claim
         for length in lengths
-        for claim in ahead(
+        for claim in hyla_ahead(
             f"HYLA does best at {fractions[-1]:.0%} held out and {length} examples.",
-            ("HYLA", _ood(results, "hyla", length, fractions[-1])),
-            {method: _ood(results, method, length, fractions[-1]) for method in METHODS[1:]},
+            results,
+            task__sequence_length=length,
+            task__held_out_fraction=fractions[-1],
         )
     ]
 

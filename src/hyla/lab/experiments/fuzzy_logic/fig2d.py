@@ -1,17 +1,11 @@
 """Figure 2D: codes of the query token in the plane."""
 
-from hyla.figures.drawing import Figure
 from hyla.lab.claims import Claim
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.clusters import operation_explains_more
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.experiments.shared.latent_panels import READINGS, figure_of_codes
+from hyla.lab.experiments.shared.latent_panels import READINGS, codes_figure
 from hyla.results.tables import Results
-
-
-def _figure(results: Results) -> Figure | None:
-    colours = {"target": "target value", "term 1": "first term"}
-    return figure_of_codes(results, colours, all_layers=False)
 
 
 def _claims(results: Results) -> list[Claim]:
@@ -33,6 +27,6 @@ EXPERIMENT = Experiment(
     "one query point: by target value and by the first term.",
     sweeps=method_sweeps("fuzzy"),
     measurement=on("fuzzy", geometry),
-    figure=_figure,
+    figure=codes_figure({"target": "target value", "term 1": "first term"}, all_layers=False),
     claims=_claims,
 )

@@ -1,10 +1,8 @@
 """Figure A2: Figure 2D for all layers."""
 
-from hyla.figures.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.experiments.shared.latent_panels import figure_of_codes
-from hyla.results.tables import Results
+from hyla.lab.experiments.shared.latent_panels import codes_figure
 
 _COLOURS = {
     "target": "target value",
@@ -14,14 +12,6 @@ _COLOURS = {
 }
 
 
-def _figure(results: Results) -> Figure | None:
-    note = (
-        "All functions are asked at one query point. In the first layer a query that attends to "
-        "itself knows nothing else, so that without a softmax over the context all codes are one."
-    )
-    return figure_of_codes(results, _COLOURS, all_layers=True, note=note)
-
-
 EXPERIMENT = Experiment(
     name="figA2",
     title="Figure A2: latent codes on fuzzy logic, all layers",
@@ -29,5 +19,11 @@ EXPERIMENT = Experiment(
     "first (C) and second term (D).",
     sweeps=method_sweeps("fuzzy"),
     measurement=on("fuzzy", geometry),
-    figure=_figure,
+    figure=codes_figure(
+        _COLOURS,
+        all_layers=True,
+        note="All functions are asked at one query point. In the first layer a query that attends "
+        "to itself knows nothing else, so that without a softmax over the context all codes are "
+        "one.",
+    ),
 )

@@ -8,7 +8,7 @@ from hyla.figures.drawing import Figure
 from hyla.lab.claims import PLAIN, Claim, Size
 from hyla.lab.effects import FEWEST_SEEDS, Effect, alike, effect
 from hyla.lab.experiment import Experiment
-from hyla.lab.experiments.shared.panels import at, lines_by_method
+from hyla.lab.experiments.fuzzy_logic.fig2c import over_lengths
 from hyla.lab.grids import METHODS, fuzzy_lengths_and_fractions
 from hyla.results.selection import Estimate
 from hyla.results.tables import Cell, Results, where
@@ -26,23 +26,8 @@ _UNKNOWN = "unknown_terms/r2"
 
 
 def _figure(results: Results) -> Figure | None:
-    fractions = sorted({cell.get("task__held_out_fraction") for cell in results.cells})
-    rows = [
-        [
-            lines_by_method(
-                where(results.cells, task__held_out_fraction=fraction),
-                x=at("task__sequence_length"),
-                metric=metric,
-                title=f"{name}, {fraction:.0%} held out",
-                x_label="in-context examples",
-                y_label=label,
-                y_range=y_range,
-            )
-            for fraction in fractions
-        ]
-        for name, (metric, label, y_range) in _PANELS.items()
-    ]
-    return Figure(panels=rows) if fractions else None
+    rows = [over_lengths(results, f"{name}, {{}} held out", *how) for name, how in _PANELS.items()]
+    return Figure(panels=rows) if results.cells else None
 
 
 def _claims(results: Results) -> list[Claim]:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hyla.lab.effects import Effect, difference, effect
 from hyla.lab.estimate import in_words, language_seconds
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
-from hyla.lab.grids import METHODS
+from hyla.lab.grids import METHODS, in_usual_order
 from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
 from hyla.nn.decoders import decoder_config
 from hyla.results.conditions import Conditions
@@ -203,26 +204,38 @@ def _best(runs: _Runs) -> _Runs:
     return choices[min(choices, key=rank)]
 
 
-def _in_order(methods: Mapping[str, _Runs]) -> list[str]:
-    """Return the methods that there are: the paper's three, then those beyond it."""
-    return [*(name for name in METHODS if name in methods), *sorted(methods.keys() - {*METHODS})]
-
-
 def _figure(results: Results) -> Figure | None:
     panels = []
     for group, methods in _groups(results).items():
         title = ", ".join(group.split(", ")[-3:])  # steps, corpus, precision; the table has more
-        panels.append(
-            [
-                _curves(methods, "tokens", 1e-6, title, "training tokens (millions)"),
-                _curves(methods, "seconds", 1.0, "the same over time", "seconds of training"),
-            ]
-        )
+        order = dict.fromkeys((*METHODS, *in_usual_order(methods)))
+        curves = partial(_curves, colours=dict(zip(order, PALETTE, strict=False)))
+        row = [curves(methods, "tokens", 1e-6, title, "training tokens (millions)")]
+        if timed := _with_times(methods):
+            row.append(curves(timed, "seconds", 1.0, "the same over time", "seconds of training"))
+        panels.append(row)
     return Figure(panels=panels, note=f"The paper: {_PAPER}.") if panels else None
 
 
-def _curves(methods: Mapping[str, _Runs], clock: str, unit: float, title: str, label: str) -> Lines:
-    """Return the mean losses over a clock, read off at the same times for all runs."""
+def _with_times(methods: Mapping[str, _Runs]) -> dict[str, _Runs]:
+    """Return the runs whose times count; those that shared their GPU have none."""
+    found = {
+        method: [run for run in runs if all(row.get("seconds") is not None for row in run)]
+        for method, runs in methods.items()
+    }
+    return {method: runs for method, runs in found.items() if runs}
+
+
+def _curves(
+    methods: Mapping[str, _Runs],
+    clock: str,
+    unit: float,
+    title: str,
+    label: str,
+    *,
+    colours: Mapping[str, str],
+) -> Lines:
+    """Return mean losses over a clock, at each time of the runs that were evaluated by then."""
     times = [row[clock] * unit for runs in methods.values() for run in runs for row in run]
     grid = np.linspace(min(times), max(times), _TIMES)
 
@@ -230,14 +243,16 @@ def _curves(methods: Mapping[str, _Runs], clock: str, unit: float, title: str, l
         own = [row[clock] * unit for row in run]
         return np.interp(grid, own, [row[_LOSS] for row in run], left=np.nan, right=np.nan)
 
-    colours = dict(zip(dict.fromkeys((*METHODS, *_in_order(methods))), PALETTE, strict=False))
+    def mean(runs: _Runs) -> list[float]:
+        return np.ma.masked_invalid([losses(run) for run in runs]).mean(0).filled(np.nan).tolist()
+
     series = [
         Series(
             name=label_of(method),
-            y=np.mean([losses(run) for run in methods[method]], axis=0).tolist(),
+            y=mean(methods[method]),
             colour=colours[method],
         )
-        for method in _in_order(methods)
+        for method in in_usual_order(methods)
     ]
     return Lines(
         title=title, x_label=label, y_label="validation loss", x=grid.tolist(), series=series
@@ -260,7 +275,7 @@ def _text(loss: Estimate) -> str:
 def _table(results: Results) -> Table | None:
     rows: list[list[Any]] = []
     for group, methods in _groups(results).items():
-        for method in _in_order(methods):
+        for method in in_usual_order(methods):
             if last := _final(methods[method]):
                 perplexity = statistics.fmean(row["validation/perplexity"] for row in last)
                 loss = _text(estimate(last, _LOSS))

@@ -76,10 +76,16 @@ def clouds(
 
 
 def _class_colours(rows: Sequence[Row], labels: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each class of the labels, of those that have few enough to tell apart."""
+    """Return a colour for each class of the labels, as far as there are colours to tell apart.
+
+    Labels with few classes come first: all of a label's are coloured, or none.
+    """
     classes = [{row[label] for row in rows if isinstance(row[label], str)} for label in labels]
-    named = _in_order(set().union(*(names for names in classes if len(names) <= len(PALETTE))))
-    return dict(zip(named, PALETTE, strict=False)) if len(named) <= len(PALETTE) else {}
+    named: set[str] = set()
+    for names in sorted(classes, key=len):
+        if len(named | names) <= len(PALETTE):
+            named |= names
+    return dict(zip(_in_order(named), PALETTE, strict=False))
 
 
 def _cloud(
@@ -191,11 +197,16 @@ def code_map(
 
 
 def decoded_by_layer(
-    rows: Sequence[Row], *, title: str, metric: str, code: tuple[str, str], controls: Sequence[str]
+    rows: Sequence[Row],
+    *,
+    title: str,
+    metric: str,
+    code: tuple[str, str, bool],
+    controls: Sequence[str],
 ) -> Lines | None:
-    """Return the scores of the code, by its name and colour, and of the controls."""
+    """Return the scores of the code, by its name, colour and dashes, and of the controls."""
     free = [colour for colour in PALETTE if colour not in METHOD_COLOURS.values()]
-    lines = {"code": (*code, False)}
+    lines = {"code": code}
     lines |= {name: (name, colour, True) for name, colour in zip(controls, free, strict=False)}
     return scores_by_layer(rows, "predictor", lines, title, metric)
 

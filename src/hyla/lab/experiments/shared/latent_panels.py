@@ -1,6 +1,6 @@
 """Figures of latent codes in the lab: of the methods that an experiment compares, over seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hyla.figures.drawing import METHOD_COLOURS, Figure, Lines
 from hyla.lab.effects import Effect, effect
@@ -11,7 +11,7 @@ from hyla.lab.experiments.shared.code_panels import (
     scores_by_layer,
 )
 from hyla.lab.experiments.shared.panels import label_of
-from hyla.lab.grids import METHODS
+from hyla.lab.grids import in_usual_order
 from hyla.results.runs import Row
 from hyla.results.selection import Estimate, estimate_of
 from hyla.results.tables import Results
@@ -34,9 +34,8 @@ def last_layer(rows: Sequence[Row]) -> int:
 
 
 def methods_in(rows: Sequence[Row]) -> list[str]:
-    """Return the methods of the rows: the paper's three in the usual order, then others."""
-    found = {row["attention"] for row in rows}
-    return [*(method for method in METHODS if method in found), *sorted(found - {*METHODS})]
+    """Return the methods of the rows."""
+    return in_usual_order(row["attention"] for row in rows)
 
 
 def of_the_best(results: Results, rows: Sequence[Row]) -> list[Row]:
@@ -67,46 +66,52 @@ def seeds_in(rows: Sequence[Row]) -> str:
     return ", ".join(f"{text} of {name}" for name, text in texts.items())
 
 
-def figure_of_codes(
-    results: Results, colours: dict[str, str], *, all_layers: bool, note: str = ""
-) -> Figure | None:
-    """Return rows of panels for each colour (label → what it is called): methods, then layers."""
-    embedded = of_the_best(results, rows_of(results, what="embedding"))
-    if not embedded:
-        return None
-    methods = methods_in(embedded)
-    shown = {}
-    for method in methods:
-        own = chosen(embedded, attention=method)
-        shown[label_of(method)] = own if all_layers else chosen(own, layer=last_layer(own))
-    seeds = {row["attention"]: row["seed"] for row in embedded}
-    whose = ", ".join(f"{label_of(method)} seed {seeds[method]}" for method in methods)
-    note = (
-        f"{note} Codes of each method's model that is best on validation, among "
-        f"{seeds_in(results.rows)}: {whose}."
-    )
-    return Figure(panels=clouds(shown, colours), note=note.strip())
+def codes_figure(
+    colours: dict[str, str], *, all_layers: bool, note: str = ""
+) -> Callable[[Results], Figure | None]:
+    """Draw rows of panels for each colour (label → what it is called): methods, then layers."""
+
+    def figure(results: Results) -> Figure | None:
+        embedded = of_the_best(results, rows_of(results, what="embedding"))
+        if not embedded:
+            return None
+        shown = {}
+        for method in methods_in(embedded):
+            own = chosen(embedded, attention=method)
+            shown[label_of(method)] = own if all_layers else chosen(own, layer=last_layer(own))
+        whose = ", ".join(f"{name} seed {own[0]['seed']}" for name, own in shown.items())
+        said = (
+            f"{note} Codes of each method's model that is best on validation, among "
+            f"{seeds_in(results.rows)}: {whose}."
+        )
+        return Figure(panels=clouds(shown, colours), note=said.strip())
+
+    return figure
 
 
 def f1_by_layer(results: Results, label: str, split: str) -> Lines | None:
     """Return the F1 score of decoding `label` from the codes of each layer, for each method."""
     codes = rows_of(results, predictor="code", metric="f1", label=label, split=split)
-    lines = {
-        method: (label_of(method), METHOD_COLOURS[method], False) for method in methods_in(codes)
-    }
+    lines = {method: _look_of(method) for method in methods_in(codes)}
     return scores_by_layer(codes, "attention", lines, f"{label}, decoded from the code", "F1")
+
+
+def _look_of(method: str) -> tuple[str, str, bool]:
+    """Return a method's name and colour: variants have their preset's colour, and are dashed."""
+    preset, *changes = method.split(".")
+    return label_of(method), METHOD_COLOURS[preset], bool(changes)
 
 
 def controls_by_layer(results: Results, label: str, split: str, method: str) -> Lines | None:
     """Return what else the label can be decoded from, beside one method's code.
 
-    The code has the colour and the name of its method, as in `f1_by_layer`.
+    The code looks like its method in `f1_by_layer`.
     """
     return decoded_by_layer(
         rows_of(results, metric="f1", label=label, split=split, attention=method),
         title=f"{label}, {label_of(method)}: code and controls",
         metric="F1",
-        code=(label_of(method), METHOD_COLOURS[method]),
+        code=_look_of(method),
         # All methods have the same controls, in whatever order: a control has one colour.
         controls=sorted({row["predictor"] for row in results.rows} - {"code"}),
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hyla.figures.drawing import METHOD_COLOURS, PALETTE, Bars, Level, Lines, Series
+from hyla.lab.claims import percent
 from hyla.lab.grids import LABELS, METHODS, OUR_LABELS
 from hyla.results.selection import Estimate
 from hyla.results.tables import Cell, Results
@@ -39,7 +40,7 @@ def series(name: str, scores: Sequence[Estimate | None], colour: str, **options:
 
 
 def at(key: str) -> Callable[[Cell], Any]:
-    """Return the function that reads a setting of a cell's config; `a__b` stands for `a.b`."""
+    """Return the function that reads a setting of a cell's config."""
     return lambda cell: cell.get(key)
 
 
@@ -88,7 +89,7 @@ def each_seed(cell: Cell, metric: str = "ood/*") -> str:
     """List the scores behind a mean, in percent: some runs sit on a plateau that others left."""
     name = metric.replace("*", cell.headline)
     rows = sorted((r for r in cell.picked if r.get(name) is not None), key=lambda r: r["seed"])
-    return ", ".join(f"{100 * row[name]:.1f}" for row in rows)
+    return ", ".join(percent(Estimate(row[name], math.nan)) for row in rows)
 
 
 def bars(

@@ -14,7 +14,7 @@ from hyla.results.tables import Results, where
 
 
 def panels(results: Results, size: str, name: str, metric: str, y_label: str) -> list[Lines]:
-    """Return a panel for each value of `size` (`model__width_factor`, `model__num_layers`)."""
+    """Return a panel for each value of `size` (`model.width_factor`, `model.num_layers`)."""
     accuracy = metric != "train/loss"
     found = []
     for value in _sizes(results, size):
@@ -44,8 +44,8 @@ def _figure(results: Results, *, size: str, name: str) -> Figure | None:
 
 
 def _claims(results: Results, *, size: str, name: str) -> list[Claim]:
-    [tree] = scaling(results.conditions.scale, size.replace("__", "."))
-    sizes = sorted(tree["grid"][size.replace("__", ".")])
+    [tree] = scaling(results.conditions.scale, size)
+    sizes = sorted(tree["grid"][size])
     shorten = results.conditions.shorten
     steps = sorted(max(1, count // shorten) for count in tree["grid"]["steps"])
     largest = _scores(results, **{size: sizes[-1], "steps": steps[-1]})
@@ -115,13 +115,12 @@ def _more_is_better(results: Results, size: str, name: str) -> list[Claim]:
 
 def scaling_figure(letter: str, size: str, name: str, what: str) -> Experiment:
     """Return Figure 4A or 4B."""
-    key = size.replace(".", "__")
     return Experiment(
         name=f"fig4{letter.lower()}",
         title=f"Figure 4{letter}: scaling data and {name} on SRAVEN",
         shows=f"OOD accuracy over the number of training instances for different {what}: data and "
         "size enable generalisation, and HYLA needs less of both.",
         sweeps=functools.partial(scaling, size=size),
-        figure=functools.partial(_figure, size=key, name=name),
-        claims=functools.partial(_claims, size=key, name=name),
+        figure=functools.partial(_figure, size=size, name=name),
+        claims=functools.partial(_claims, size=size, name=name),
     )

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hyla.figures.drawing import Figure, Table
-from hyla.lab.claims import percent
+from hyla.lab.claims import Claim, ahead, percent
 from hyla.lab.experiments.shared.panels import bars, ceiling_levels, score_name, score_of
-from hyla.lab.grids import sweep
+from hyla.lab.grids import METHODS, sweep
 from hyla.results.tables import Cell, Results, where
 from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig, Task, task_class
 
@@ -21,6 +21,12 @@ _BARS = (("unseen compositions", "ood/*"), ("seen compositions", "test/*"))
 def on_both_tasks(key: str, values: Sequence[Any]) -> Callable[[str], list[dict[str, Any]]]:
     """Return sweeps over one setting, at each task's own preset."""
     return lambda scale: [sweep(task, scale, grid={key: values}) for task in TASKS]
+
+
+def hyla_ahead(text: str, results: Results, **settings: Any) -> list[Claim]:
+    """Claim that HYLA is ahead of softmax and linear attention, all with these settings."""
+    ood = {method: results.ood(model__attention=method, **settings) for method in METHODS}
+    return ahead(text, ("HYLA", ood.pop("hyla")), ood)
 
 
 def variant_figure(results: Results, name: Callable[[Cell], str]) -> Figure | None:

@@ -1,15 +1,8 @@
 """Figure 5A: codes of SRAVEN's last layer, by the value to be predicted."""
 
-from hyla.figures.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.experiments.shared.latent_panels import figure_of_codes
-from hyla.results.tables import Results
-
-
-def _figure(results: Results) -> Figure | None:
-    return figure_of_codes(results, {"target": "target value"}, all_layers=False)
-
+from hyla.lab.experiments.shared.latent_panels import codes_figure
 
 EXPERIMENT = Experiment(
     name="fig5a",
@@ -18,5 +11,5 @@ EXPERIMENT = Experiment(
     "the target.",
     sweeps=method_sweeps("sraven"),
     measurement=on("sraven", geometry),
-    figure=_figure,
+    figure=codes_figure({"target": "target value"}, all_layers=False),
 )

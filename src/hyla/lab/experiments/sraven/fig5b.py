@@ -1,16 +1,11 @@
 """Figure 5B: codes of SRAVEN's last layer, by rule."""
 
-from hyla.figures.drawing import Figure
 from hyla.lab.claims import Claim
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.clusters import operation_explains_more
 from hyla.lab.experiments.shared.latent_measurements import geometry, method_sweeps, on
-from hyla.lab.experiments.shared.latent_panels import figure_of_codes
+from hyla.lab.experiments.shared.latent_panels import codes_figure
 from hyla.results.tables import Results
-
-
-def _figure(results: Results) -> Figure | None:
-    return figure_of_codes(results, {"rule": "rule"}, all_layers=False)
 
 
 def _claims(results: Results) -> list[Claim]:
@@ -25,6 +20,6 @@ EXPERIMENT = Experiment(
     shows="The same codes as in Figure 5A, coloured by the rule that gives the token its answer.",
     sweeps=method_sweeps("sraven"),
     measurement=on("sraven", geometry),
-    figure=_figure,
+    figure=codes_figure({"rule": "rule"}, all_layers=False),
     claims=_claims,
 )

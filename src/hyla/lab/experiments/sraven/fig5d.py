@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from hyla.figures.drawing import Figure, Series
+from hyla.figures.drawing import LEVEL_COLOUR, Figure, Series
 from hyla.lab.claims import NOTICEABLE, Claim, Size, percent
 from hyla.lab.effects import difference
 from hyla.lab.experiment import Experiment
@@ -37,7 +37,7 @@ def _figure(results: Results) -> Figure | None:
         best = Series(
             name="best possible",
             y=[ceiling.mean for ceiling in ceilings if ceiling is not None],
-            colour="#666666",
+            colour=LEVEL_COLOUR,
             dashed=True,
         )
         panel = dataclasses.replace(panel, series=[*panel.series, best])

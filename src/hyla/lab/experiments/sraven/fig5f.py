@@ -1,7 +1,8 @@
-"""Figure 5F: the rule can be decoded from the code."""
+"""Figure 5F: the rule can be decoded from the code, also from that of the recommended HYLA."""
 
 import functools
 
+from hyla.attention import RECOMMENDED
 from hyla.figures.drawing import Figure
 from hyla.lab.claims import Claim, Size, percent
 from hyla.lab.experiment import Experiment
@@ -59,7 +60,7 @@ EXPERIMENT = Experiment(
     title="Figure 5F: decoding the rule from the latent code",
     shows="F1 of logistic regressions, trained on codes of training tasks, that predict the rule "
     "of unseen tasks, beside what else the rule can be read off.",
-    sweeps=method_sweeps("sraven"),
+    sweeps=method_sweeps("sraven", RECOMMENDED),
     measurement=on("sraven", decoding),
     figure=_figure,
     claims=_claims,

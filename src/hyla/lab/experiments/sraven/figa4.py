@@ -1,5 +1,6 @@
 """Figure A4: the training loss behind Figure 4."""
 
+import dataclasses
 from typing import Any
 
 from hyla.figures.drawing import Figure
@@ -18,15 +19,10 @@ def _figure(results: Results) -> Figure | None:
     depth = load_preset("sraven", results.conditions.scale)["model"]["num_layers"]
     rows = []
     for title, size, base in (
-        ("A: width", "model__width_factor", {"model__num_layers": depth}),
-        ("B: depth", "model__num_layers", {"model__width_factor": 1}),
+        ("A: width", "model.width_factor", {"model.num_layers": depth}),
+        ("B: depth", "model.num_layers", {"model.width_factor": 1}),
     ):
-        own = Results(
-            conditions=results.conditions,
-            cells=where(results.cells, **base),
-            rows=(),
-            ceilings=results.ceilings,
-        )
+        own = dataclasses.replace(results, cells=where(results.cells, **base))
         rows.append(panels(own, size, title, "train/loss", "training cross-entropy"))
     drawn = [row for row in rows if row]
     return Figure(panels=drawn) if drawn else None

@@ -2,23 +2,17 @@
 
 from typing import Any
 
-from hyla.figures.drawing import Figure
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.clusters import target_fades
 from hyla.lab.experiments.shared.latent_measurements import geometry, on
-from hyla.lab.experiments.shared.latent_panels import figure_of_codes
+from hyla.lab.experiments.shared.latent_panels import codes_figure
 from hyla.lab.grids import sweep
-from hyla.results.tables import Results
 
 
 def _sweeps(scale: str) -> list[dict[str, Any]]:
     depth, steps = {"smoke": (2, 30), "laptop": (4, 3000), "paper": (16, 312_500)}[scale]
     grid = {"model.attention": ["softmax"], "model.num_layers": [depth], "steps": [steps]}
     return [sweep("sraven", scale, grid=grid)]
-
-
-def _figure(results: Results) -> Figure | None:
-    return figure_of_codes(results, {"rule": "rule", "target": "target value"}, all_layers=True)
 
 
 EXPERIMENT = Experiment(
@@ -28,6 +22,6 @@ EXPERIMENT = Experiment(
     "rule (A) and by target value (B).",
     sweeps=_sweeps,
     measurement=on("sraven-deep", geometry),
-    figure=_figure,
+    figure=codes_figure({"rule": "rule", "target": "target value"}, all_layers=True),
     claims=target_fades,
 )

@@ -43,11 +43,6 @@ def _cell(results: Results, task: str, row: tuple[str, str]) -> Cell | None:
     return results.find(task_name=task, model__attention=row[0], model__feed_forward=row[1])
 
 
-def _ood(results: Results, task: str, row: tuple[str, str]) -> Estimate | None:
-    cell = _cell(results, task, row)
-    return None if cell is None else cell.ood
-
-
 def _table(results: Results) -> Table | None:
     tasks = [task for task in _TASKS if any(c.config.task_name == task for c in results.cells)]
     if not tasks:
@@ -119,7 +114,8 @@ def _figure(results: Results) -> Figure | None:
 def _claims(results: Results) -> list[Claim]:
     found: list[Claim] = []
     for task in _TASKS:
-        ood = {row: _ood(results, task, row) for row in TABLE_A1}
+        cells = {row: _cell(results, task, row) for row in TABLE_A1}
+        ood = {row: cell and cell.ood for row, cell in cells.items()}
         found += _of_parts(task, ood)
         # Smaller models, or fewer steps, are not what was printed.
         if (results.conditions.scale, results.conditions.shorten) == ("paper", 1):

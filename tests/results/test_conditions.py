@@ -1,4 +1,4 @@
-"""A conditions has a name, and changes what it says and nothing else."""
+"""Conditions have a name, and change what they say and nothing else."""
 
 import dataclasses
 

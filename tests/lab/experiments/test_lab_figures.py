@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_models import PAPER, write_models
 
 from hyla.figures.drawing import Heatmap
 from hyla.lab.claims import BY_CONSTRUCTION, CANNOT_BE_TOLD
@@ -21,6 +20,7 @@ from hyla.results.runs import Row
 from hyla.results.selection import Estimate
 from hyla.results.tables import Tables
 from hyla.tasks import SravenConfig
+from stored_models import PAPER, write_models
 
 
 def table_a1(

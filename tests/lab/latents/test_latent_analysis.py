@@ -7,6 +7,7 @@ import torch
 
 from hyla.lab.latents import analyse_subjects, load_subjects
 from hyla.lab.latents.__main__ import main
+from hyla.lab.latents.captions import caption
 from hyla.lab.latents.findings import findings
 from hyla.latents import TABLES, record_codes
 from hyla.results.origins import read_with_origins
@@ -200,50 +201,77 @@ def test_the_plain_command_line(runs, tmp_path, capsys):
         main([str(runs[1]), "--out", out, "--device", "cpu", "--pairs", "rows"])
 
 
+def decoded(study, **scores: float) -> list[dict]:
+    unseen = {"split": study.unseen, "class": "all", "pairs": "row", "layer": 1, "label": "rule"}
+    return [
+        {**unseen, "predictor": name.replace("_", " "), "metric": metric, "value": value}
+        for name, value in scores.items()
+        for metric in ("accuracy", "f1")
+    ]
+
+
+def swapped(**rates: tuple[float, float]) -> list[dict]:
+    """Rates of following and staying, each with an interval of 0.05 to both sides."""
+    everywhere = {"split": "ood", "pairs": "row", "first_layer": 0, "last_layer": 3}
+    return [
+        {**everywhere, "code": code.replace("_", " ")}
+        | {"donor_rate": follows, "donor_low": follows - 0.05, "donor_high": follows + 0.05}
+        | {"stay_rate": stays, "stay_low": stays - 0.05, "stay_high": stays + 0.05}
+        for code, (follows, stays) in rates.items()
+    ]
+
+
 def test_the_top_of_the_page_says_what_the_tables_say():
     study = config_from_tree(load_preset("sraven", "smoke")).build_task().study
     assert study is not None
-    unseen = {"split": study.unseen, "class": "all", "pairs": "row", "layer": 1}
-    scores = {"code": 0.9, "shuffled labels": 0.1}
     tables = {
-        "decoding": [
-            {**unseen, "label": "rule", "predictor": name, "metric": metric, "value": value}
-            for name, value in scores.items()
-            for metric in ("accuracy", "f1")
-        ],
+        "decoding": decoded(study, code=0.9, shuffled_labels=0.1),
         "distances": [
             {"layer": layer, "statistic": "ratio", "value": value}
             for layer, value in ((0, 1.2), (1, 2.5))
         ],
-        "swaps": [
-            {
-                **{"split": "ood", "pairs": "row", "code": code, "first_layer": 0, "last_layer": 3},
-                **{"donor_rate": follows, "stay_rate": stays},
-            }
-            for code, follows, stays in (
-                ("donor", 0.4, 0.2),
-                ("permuted heads", 0.1, 0.1),
-                ("same operation", None, 0.8),
-            )
-        ],
+        "swaps": swapped(donor=(0.4, 0.2), permuted_heads=(0.1, 0.1), same_operation=(0.0, 0.8)),
         "heads": [
             {"code": "zero", "layer": 0, "head": head, "rule": rule, "stay_rate": rate}
             for head, rate in ((0, 0.9), (1, 0.3))
             for rule in ("constant", "progression")
         ],
     }
-    said = findings(tables, study, "row")
     for part, text in zip(
         (
-            "unseen compositions can be read from the code with accuracy 0.90 at layer 2",
+            "with accuracy 0.90 at layer 2, its best, more than anything else does (shuffled labels"
+            " 0.10).",
             "2.50 times as far apart as codes of one, at layer 2",
-            "follow that operation (0.10 with its heads permuted), and 0.20 stay",
-            "0.80 stay right",
+            "0.40 of the answers follow that operation, more than with its heads permuted (0.10): "
+            "the code alone carries an operation over, in part.",
+            "0.80 stay right, more than with another operation's (0.20): which operation a code is "
+            "of matters.",
             "most depends on head 1 of layer 1; without it alone 0.30",
         ),
-        said,
+        findings(tables, study, "row"),
         strict=True,
     ):
         assert part in text
-    assert "shuffled labels 0.10" in said[0]
-    assert findings({}, study, "row") == []
+
+
+def test_what_controls_do_as_well_is_said_to_be_nothing():
+    study = config_from_tree(load_preset("sraven", "smoke")).build_task().study
+    assert study is not None
+    tables = {
+        "decoding": decoded(study, code=0.4, residual_stream=0.5, inputs=0.1),
+        "swaps": swapped(donor=(0.12, 0.6), permuted_heads=(0.1, 0.5), same_operation=(0.0, 0.65)),
+    }
+    decoding, swaps, control = findings(tables, study, "row")
+    assert "not more than residual stream (residual stream 0.50, inputs 0.10)." in decoding
+    assert "no more than with its heads permuted (0.10): the code alone does not" in swaps
+    assert "makes no difference here" in control
+
+
+def test_a_map_says_where_all_codes_are_the_same():
+    rows = [
+        {"layer": layer, "x": layer * x, "y": layer * x, "rule": "constant"}
+        for layer in (0, 1)
+        for x in (-3.0, 3.0)
+    ]
+    assert caption("embedding", "rule", rows).endswith("In layer 1 all codes are the same.")
+    assert "all codes are the same" not in caption("embedding", "rule", rows[2:])

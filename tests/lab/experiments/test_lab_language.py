@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from stored_models import PAPER
 
 from hyla.figures.drawing import Lines
 from hyla.lab.experiments.language.fig6 import EXPERIMENT
@@ -20,6 +19,7 @@ from hyla.lab.verdicts import NOT, REPRODUCED, TOO_FEW, UNDECIDED, judge
 from hyla.results.conditions import Conditions
 from hyla.results.runs import Row
 from hyla.results.tables import Results, Tables
+from stored_models import PAPER
 
 IMPROVES = "Language modelling: HYLA improves over linear attention."
 CLOSE = "Language modelling: HYLA performs closely to softmax attention (nearer than to linear)."

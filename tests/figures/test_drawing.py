@@ -14,6 +14,7 @@ from matplotlib.colors import to_hex
 import hyla
 from hyla.figures.draw_plotly import figure_html, write_page
 from hyla.figures.drawing import (
+    METHOD_COLOURS,
     PALETTE,
     SIGNED_COLOURS,
     Bars,
@@ -25,12 +26,15 @@ from hyla.figures.drawing import (
     Points,
     Series,
 )
-from hyla.lab.experiments.shared.latent_panels import figure_of_codes, seeds_in
+from hyla.lab.experiments.shared.code_panels import clouds
+from hyla.lab.experiments.shared.latent_panels import codes_figure, seeds_in
 from hyla.lab.registry import load
 from hyla.results.conditions import Conditions
 from hyla.results.runs import Row
 from hyla.results.tables import Results
+from hyla.tasks.sraven.faces.rendering import FEATURE_COLOURS
 
+EXPLORERS = Path(hyla.__file__).parent / "explorer" / "page" / "js" / "palette.js"
 RULES = ("constant", "progression+1", "addition", "distribute_three")
 
 
@@ -164,6 +168,43 @@ def test_maps_of_one_range_share_a_scale(drawn):
     assert len(canvas.axes) == 4
 
 
+def test_names_that_panels_share_are_said_once(drawn):
+    """Beside the first panel of a row, and below the last of a column."""
+    named = dataclasses.replace(heatmap(["a", "b"], 3), y_label="rule", x_label="head")
+    other = dataclasses.replace(named, rows=["c", "d"])
+    panels: list[list[Panel]] = [[named, named], [named, other]]
+    axes = drawn(Figure(panels=panels)).axes
+
+    def shown(labels: list[Any]) -> bool:
+        return any(label.get_visible() and label.get_text() for label in labels)
+
+    beside = [(shown(axis.get_yticklabels()), axis.get_ylabel()) for axis in axes[:4]]
+    assert beside == [(True, "rule"), (False, ""), (True, "rule"), (True, "rule")]
+    below = [(shown(axis.get_xticklabels()), axis.get_xlabel()) for axis in axes[:4]]
+    assert below == [(False, "")] * 2 + [(True, "head")] * 2
+    page = figure_html(Figure(panels=panels))
+    assert page.count('"text":"rule"') == 3
+    assert page.count('"text":"head"') == 2
+    beside_each_other = figure_html(Figure(panels=[[lines([1, 2])] * 3]))
+    assert beside_each_other.count('"title":{"text":"y"}') == 1
+
+
+def test_titles_do_not_touch(drawn):
+    panel = dataclasses.replace(
+        heatmap(["a rule of a long name"], 3), title="Softmax attention: donor, same operands"
+    )
+    below = dataclasses.replace(panel, title="donor", columns=["1", "2", "3", "4"])
+    canvas = drawn(Figure(panels=[[panel] * 3, [below] * 3]))
+    boxes = [axis.title.get_window_extent() for axis in canvas.axes[:3]]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+
+
+def test_numbers_can_be_read_on_their_cells(drawn):
+    values = dataclasses.replace(heatmap(["a"], 2), values=[[0.0, 1.0]])  # dark violet, yellow
+    texts = drawn(Figure(panels=[[values]])).axes[0].texts
+    assert [text.get_color() for text in texts] == ["white", "black"]
+
+
 def test_every_model_of_a_long_table_has_its_numbers(drawn):
     """Table A1: three seeds of fourteen rows, by five families of rules."""
     panel = heatmap([f"Linear attention + RMSHead, seed {i}" for i in range(42)], 5)
@@ -227,13 +268,13 @@ def test_intervals_reach_as_far_as_they_do_on_each_side(drawn):
 def test_a_page_says_what_came_out_and_leads_to_its_parts(tmp_path):
     parts = [(name, Figure(panels=[[lines(["1", "2"])]])) for name in ("a", "b", "c")]
     path = tmp_path / "page.html"
-    write_page(path, "Codes", parts, lead=["What one sees."], findings=["R > 0"])
+    write_page(path, "Codes", parts, lead=["What one sees."], findings=["R > 0", "D < 1"])
     page = path.read_text()
-    lead, findings, contents, first = map(
+    findings, lead, contents, first = map(
         page.index,
-        ("What one sees.", "<li>R &gt; 0</li>", "aria-label='Contents'", "<h2 id='part-0'>"),
+        ("<li>R &gt; 0</li>", "What one sees.", "aria-label='Contents'", "<h2 id='part-0'>"),
     )
-    assert lead < findings < contents < first
+    assert findings < lead < contents < first
     assert all(f"<a href='#part-{i}'>" in page for i in range(3))
     assert "prefers-color-scheme: dark" in page
 
@@ -293,7 +334,7 @@ def as_points(panel) -> Points:
     ],
 )
 def test_rows_of_codes_stay_narrow_and_methods_whole(layers, widths):
-    figure = figure_of_codes(results(codes(layers)), {"rule": "rule"}, all_layers=True)
+    figure = codes_figure({"rule": "rule"}, all_layers=True)(results(codes(layers)))
     assert figure is not None
     assert [len(row) for row in figure.panels] == widths
 
@@ -303,7 +344,7 @@ def test_classes_and_numbers_have_the_same_colours_in_all_panels():
     rows = codes({"hyla": 1}, RULES[:3]) + codes({"softmax": 1}, RULES[1:])
     rows += [{**row, "target": 9.0} for row in codes({"linear": 1}, RULES[:1])]
     colours = {"rule": "rule", "target": "target value"}
-    figure = figure_of_codes(results(rows), colours, all_layers=False)
+    figure = codes_figure(colours, all_layers=False)(results(rows))
     assert figure is not None
     by_rule, by_target = ([as_points(panel) for panel in row] for row in figure.panels)
     assert [panel.class_colours for panel in by_rule] == [
@@ -312,9 +353,20 @@ def test_classes_and_numbers_have_the_same_colours_in_all_panels():
     assert [panel.value_range for panel in by_target] == [(0.0, 9.0)] * 3
 
 
+def test_labels_with_few_classes_have_colours_beside_one_with_many():
+    """Of fuzzy logic: functions are too many beside their terms, which keep their colours."""
+    rows = [
+        {"layer": 0, "x": i, "y": i, "function": f"f{i}", "term": f"t{i % 6}"}
+        for i in range(len(PALETTE) - 5)
+    ]
+    [[functions], [terms]] = clouds({"": rows}, {"function": "function", "term": "term"})
+    assert not functions.class_colours
+    assert list(terms.class_colours) == [f"t{i}" for i in range(6)]
+
+
 def test_many_classes_are_coloured_by_number():
     names = [f"function {i:02}" for i in range(len(PALETTE) + 1)]
-    figure = figure_of_codes(results(codes({"hyla": 1}, names)), {"rule": "rule"}, all_layers=True)
+    figure = codes_figure({"rule": "rule"}, all_layers=True)(results(codes({"hyla": 1}, names)))
     assert figure is not None
     [[panel]] = [[as_points(panel) for panel in row] for row in figure.panels]
     assert not panel.class_colours
@@ -390,5 +442,12 @@ def test_signs_have_one_rule_everywhere(drawn):
     colours = [to_hex(image.cmap(image.norm(value))) for value in (-1, 1)]
     assert colours == [SIGNED_COLOURS[0].lower(), SIGNED_COLOURS[2].lower()]
     assert '"#D55E00"],[0.5,"#FFFFFF"],[1.0,"#0072B2"]' in figure_html(figure)
-    palette = Path(hyla.__file__).parent / "explorer" / "page" / "js" / "palette.js"
-    assert 'bounded < 0 ? "#D55E00" : "#0072B2"' in palette.read_text()
+    assert f'bounded < 0 ? "{SIGNED_COLOURS[0]}" : "{SIGNED_COLOURS[2]}"' in EXPLORERS.read_text()
+
+
+def test_the_explorer_has_the_colours_of_figures_and_drawings():
+    constants = re.findall(r"const ([A-Z]+) = ([^;]*);", EXPLORERS.read_text())
+    lists = {name: re.findall(r"#\w+", text) for name, text in constants}
+    assert lists["FEATURES"] == list(FEATURE_COLOURS)
+    assert lists["ATTENTION"] == list(METHOD_COLOURS.values())
+    assert lists["SERIES"][:6] == list(PALETTE[:6])

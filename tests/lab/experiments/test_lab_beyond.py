@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from stored_models import write_models
 
 from hyla import RECOMMENDED
 from hyla.figures.drawing import Lines
@@ -16,6 +15,7 @@ from hyla.results.selection import Estimate
 from hyla.results.tables import Tables
 from hyla.tasks.sraven.variants import variant_named
 from hyla.training.identity import method_key
+from stored_models import write_models
 
 
 def verdicts(name: str, tables: Tables) -> dict[str, str]:

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
+import lab_queue
+import packing
 from hyla import RECOMMENDED
 from hyla.lab.paper import TABLE_A1
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import read_runs
 
-TOOLS = Path(__file__).parents[2] / "tools"
-sys.path.insert(0, str(TOOLS))
-import lab_queue  # pyright: ignore[reportMissingImports]  # noqa: E402
-import packing  # pyright: ignore[reportMissingImports]  # noqa: E402
+TOOLS = Path(__file__).parents[3] / "tools"
 
 # Without what a machine with a GPU may lack.
 _BARE = """
