@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -47,6 +48,11 @@ ROOMS = {
     "report": {"", "experiments"},
     "api": {"", "plan", "report"},
 }
+
+
+MOST_LINES = 400
+MOST_MODULES = 15
+"""Of a folder, beside its __init__.py."""
 
 
 def part_of(module: str) -> str:
@@ -151,6 +157,14 @@ def test_imports_point_one_way(path):
     package = ".".join(("hyla", *relative.parent.parts))
     wrong = back_edges(part, path.read_text(), package)
     assert not wrong, f"{relative} imports {sorted(wrong)}; {part} may use {sorted(ALLOWED[part])}"
+
+
+def test_no_module_and_no_folder_is_too_large_to_know():
+    paths = list(SOURCE.rglob("*.py"))
+    lines = {path: len(path.read_text().splitlines()) for path in paths}
+    assert not [path for path, number in lines.items() if number > MOST_LINES]
+    folders = Counter(path.parent for path in paths if path.name != "__init__.py")
+    assert not [folder for folder, number in folders.items() if number > MOST_MODULES]
 
 
 def test_private_helpers_at_the_top_import_no_part():

@@ -1,31 +1,17 @@
 """constraints.txt names every package that an environment for development has; the check of it."""
 
 import importlib.metadata
-import importlib.util
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
 
-TOOLS = Path(__file__).parent.parent / "tools"
-
-
-def tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"tool_{name}", TOOLS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-pin, audit = tool("pin"), tool("audit")
+import audit
+import pin
 
 
 def required_by(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> None:

@@ -3,8 +3,8 @@
 A page is read as a reader would type it: its Python blocks share a namespace, in order. Two HTML
 comments, which no reader sees, are for what a page leaves out:
 
-    <!-- setup:                          Python that is run where it stands
-    model = tiny_model()
+    <!-- setup:                          Python that is run where it stands, for the files it makes:
+    finished_run("fuzzy-hyla-0123")      none of its names reaches the blocks that readers copy
     -->
     <!-- not run: needs eight GPUs -->   on the line before a block that cannot be run here
 
@@ -31,8 +31,10 @@ class Block:
     code: str
     line: int
     """Where its first line of code stands in the page."""
-    not_run: str | None
+    not_run: str | None = None
     """Why it cannot be run here."""
+    hidden: bool = False
+    """Whether it stands in a comment."""
 
 
 def pages() -> list[Path]:
@@ -53,7 +55,8 @@ def blocks(page: Path) -> Iterator[Block]:
     not_run = None
     for number, line in lines:
         if _SETUP.match(line):
-            yield Block(language="python", code=_until(lines, "-->"), line=number + 1, not_run=None)
+            code = _until(lines, "-->")
+            yield Block(language="python", code=code, line=number + 1, hidden=True)
         elif marker := _NOT_RUN.match(line):
             not_run = marker["reason"]
         elif fence := _FENCE.match(line):

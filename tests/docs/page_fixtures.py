@@ -6,21 +6,7 @@ For the hidden `setup` comments of pages, which are run in a folder of their own
 import sys
 from pathlib import Path
 
-import torch
-
-TESTS = Path(__file__).parent.parent
-sys.path.insert(0, str(TESTS))
-
-from tiny_runs import tiny_model, tiny_task  # noqa: E402
-
-
-def untrained_model(task_name: str = "sraven", **changes):
-    """A tiny task and a model of it, to look into; training would change nothing about the code."""
-    from hyla.nn import Transformer
-
-    torch.manual_seed(0)
-    task = tiny_task(task_name)
-    return task, Transformer(tiny_model(task, num_heads=4, **changes))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))  # not run by pytest
 
 
 def finished_run(name: str, task: str = "fuzzy") -> None:

@@ -27,7 +27,8 @@ def run(page: Path) -> None:
         if block.language == "python" and block.not_run is None:
             # Blank lines in front: a traceback then names the line of the page.
             code = "\n" * (block.line - 1) + block.code
-            exec(compile(code, page_name(page), "exec"), namespace)
+            names = dict(namespace) if block.hidden else namespace
+            exec(compile(code, page_name(page), "exec"), names)
 
 
 def run_apart(page: Path) -> bool:

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import pytest
 from markdown_blocks import ROOT
-
 from test_architecture import ALLOWED, SOURCE
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -1,11 +1,8 @@
 """The gallery shows every figure of the report, with a command that draws it again."""
 
-import sys
-
 from markdown_blocks import ROOT
 
-sys.path.insert(0, str(ROOT / "tools"))
-import gallery  # pyright: ignore[reportMissingImports]
+import gallery
 
 
 def test_the_page_is_what_the_tool_writes():

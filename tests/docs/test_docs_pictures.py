@@ -1,22 +1,22 @@
-"""The pictures of SRAVEN are drawn from what was measured, which the pages quote."""
+"""Pictures of the pages are drawn from what was measured, which the pages quote."""
 
 import json
-import sys
 
 import pytest
 from markdown_blocks import ROOT
 
-sys.path.insert(0, str(ROOT / "tools"))
-import pictures  # pyright: ignore[reportMissingImports]
+import pictures
 
 
-def test_both_pictures_are_drawn_and_shown(tmp_path, monkeypatch, capsys):
+def test_the_pictures_are_drawn_and_shown(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     shown = {path.name for path in pictures.IMAGES.glob("sraven-*.png")}
     monkeypatch.setattr(pictures, "IMAGES", tmp_path)
     monkeypatch.setattr(pictures, "ROOT", tmp_path)
     pictures.main()
-    assert {path.name for path in tmp_path.iterdir()} == shown
+    assert {path.name for path in tmp_path.iterdir()} == shown | {"effect.png"}
+    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "](docs/images/effect.png)" in front
     findings = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
     assert all(f"](images/{name})" in findings for name in shown)
 

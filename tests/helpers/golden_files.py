@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hyla.nn import state_dict_from_flax
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def load(name: str) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from hyla.nn import TransformerConfig
+from hyla.nn import Transformer, TransformerConfig
 from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig, Task
 from hyla.training import Evaluation, Member, Population, TrainConfig
 
@@ -35,6 +35,22 @@ def tiny_model(task: Task, **changes: Any) -> TransformerConfig:
         sequence_length=task.sequence_length,
         **(sizes | changes),
     )
+
+
+def tiny_transformer(**changes: Any) -> Transformer:
+    """A network of no task, ready to be looked into."""
+    sizes: dict[str, Any] = {
+        "input_dim": 5,
+        "output_dim": 3,
+        "sequence_length": 7,
+        "embed_dim": 8,
+        "qk_dim": 8,
+        "v_dim": 8,
+        "mlp_dim": 8,
+        "num_heads": 4,
+        "num_layers": 2,
+    }
+    return Transformer(TransformerConfig(**(sizes | changes))).eval()
 
 
 def tiny_population(

@@ -1,0 +1,195 @@
+// Enough of CUDA to run a kernel on the CPU, one block at a time.
+//
+// The threads of a block are fibres that take turns. A lane that exchanges values leaves its own
+// in a slot and lets the others run; when its turn comes again, all lanes of its warp have left
+// theirs. Two sets of slots are enough, because no lane can be two exchanges ahead of another.
+// C's headers as they are: what C++ adds to them takes half the time of a build.
+#define _GLIBCXX_INCLUDE_NEXT_C_HEADERS
+#include <math.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define __global__
+#define __device__
+#define __shared__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(...)
+
+struct Index {
+    unsigned x;
+};
+static Index threadIdx, blockIdx;
+
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+static float2 make_float2(float x, float y) { return {x, y}; }
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+template <typename T>
+static T __ldg(const T *from) {
+    if (reinterpret_cast<uintptr_t>(from) % sizeof(T) != 0) {  // a GPU would fault
+        fprintf(stderr, "misaligned load of %zu bytes\n", sizeof(T));
+        abort();
+    }
+    return *from;
+}
+
+static float __uint_as_float(unsigned bits) {
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+static unsigned __float_as_uint(float x) {
+    unsigned bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+static float rsqrtf(float x) { return 1.f / sqrtf(x); }
+#define __expf(x) expf(x)  // glibc declares a function of this name
+static float __fdividef(float x, float y) { return x / y; }
+static void atomicAdd(float *to, float x) { *to += x; }
+
+alignas(1024) uint4 dynamic[227 * 1024 / 16];  // the shared memory of a block
+
+namespace block {
+constexpr int WARP_SIZE = 32, MOST_THREADS = 1024, WORDS = 8;
+constexpr size_t STACK = 1 << 17;
+struct Fibre {
+    ucontext_t start;
+    jmp_buf resume;
+    bool started, finished;
+    unsigned exchanges, barriers, slot[2][WORDS];
+    char stack[STACK];
+};
+static Fibre *fibre = new Fibre[MOST_THREADS];
+static ucontext_t home;
+static jmp_buf scheduler;
+static int current, threads;
+
+static void yield() {  // setjmp and not swapcontext: that one calls the kernel each time
+    if (_setjmp(fibre[current].resume) == 0) _longjmp(scheduler, 1);
+}
+
+[[noreturn]] static void fail(const char *what) {  // a GPU would hang, or worse
+    fprintf(stderr, "thread %d: %s\n", current, what);
+    abort();
+}
+
+// Leave `count` words and return where lane 0 of the warp left its own; lane l is l fibres on.
+static unsigned exchange(const void *words, int count) {
+    Fibre &mine = fibre[current];
+    const unsigned set = mine.exchanges++ % 2;
+    if (count > 0) memcpy(mine.slot[set], words, 4 * count);
+    yield();
+    for (int i = 0; i < WARP_SIZE; ++i) {
+        const Fibre &other = fibre[current / WARP_SIZE * WARP_SIZE + i];
+        if (other.exchanges < mine.exchanges) fail("exchanges with a lane that does not");
+    }
+    return set;
+}
+
+static const unsigned *left_by(int lane, unsigned set) {
+    return fibre[current / WARP_SIZE * WARP_SIZE + lane].slot[set];
+}
+}  // namespace block
+
+static void __syncthreads() {
+    const unsigned mine = ++block::fibre[block::current].barriers;
+    for (bool waiting = true; waiting;) {
+        block::yield();
+        waiting = false;
+        for (int i = 0; i < block::threads; ++i) {
+            const block::Fibre &other = block::fibre[i];
+            if (other.barriers >= mine) continue;
+            if (other.finished) block::fail("waits for a thread that has ended");
+            waiting = true;
+        }
+    }
+}
+
+static void __syncwarp() { block::exchange(nullptr, 0); }
+
+template <typename T>
+static T __shfl_xor_sync(unsigned, T x, int mask) {
+    static_assert(sizeof(T) == 4, "a lane exchanges 32 bits");
+    const unsigned set = block::exchange(&x, 1);
+    T other;
+    memcpy(&other, block::left_by((block::current % block::WARP_SIZE) ^ mask, set), 4);
+    return other;
+}
+
+#include KERNEL_SOURCE
+
+static const Arguments *arguments;
+
+static void run_thread() {
+    ENTRY(*arguments);
+    block::fibre[block::current].finished = true;
+    _longjmp(block::scheduler, 1);
+}
+
+static void resume(int thread) {
+    block::Fibre &fibre = block::fibre[thread];
+    block::current = thread;
+    threadIdx.x = thread;
+    if (_setjmp(block::scheduler) != 0) return;
+    if (fibre.started) _longjmp(fibre.resume, 1);
+    fibre.started = true;
+    setcontext(&fibre.start);
+}
+
+#ifdef SHARED_STRUCT
+extern "C" size_t shared_bytes() { return sizeof(SHARED_STRUCT); }
+#endif
+
+extern "C" void launch(int blocks, int threads, const Arguments *given, size_t shared_bytes) {
+    arguments = given;
+    block::threads = threads;
+    for (int index = 0; index < blocks; ++index) {
+        blockIdx.x = index;
+        memset(dynamic, 0xff, sizeof dynamic);  // NaNs: what is read must have been written
+        for (int thread = 0; thread < threads; ++thread) {
+            block::Fibre &fibre = block::fibre[thread];
+            fibre.started = fibre.finished = false;
+            fibre.exchanges = fibre.barriers = 0;
+            getcontext(&fibre.start);
+            fibre.start.uc_stack.ss_sp = fibre.stack;
+            fibre.start.uc_stack.ss_size = block::STACK;
+            fibre.start.uc_link = nullptr;
+            makecontext(&fibre.start, run_thread, 0);
+        }
+        for (bool running = true; running;) {
+            running = false;
+            for (int turn = 0; turn < threads; ++turn) {
+                // A missing barrier shows only if the reader comes before the writer, so every
+                // other block starts with the last thread.
+                const int thread = index % 2 == 0 ? turn : threads - 1 - turn;
+                if (block::fibre[thread].finished) continue;
+                resume(thread);
+                running = true;
+            }
+        }
+        const unsigned char *memory = reinterpret_cast<unsigned char *>(dynamic);
+        for (size_t i = shared_bytes; i < sizeof dynamic; ++i) {
+            if (memory[i] != 0xff) block::fail("wrote behind the shared memory it asked for");
+        }
+    }
+}
