@@ -6,16 +6,18 @@ comes from the lab's tables.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hyla.figures.draw_matplotlib import write_picture
-from hyla.figures.drawing import PALETTE, Bars, Figure
+from hyla.figures.drawing import PALETTE, Bars, Figure, Series
 from hyla.lab.experiments.shared.panels import at, label_of, lines_by_method, score_of, series
 from hyla.lab.grids import METHODS
 from hyla.lab.methods import results_of
+from hyla.lab.paper import TABLE_A2
 from hyla.lab.registry import load
-from hyla.lab.sraven_figures import ambiguity_figure, thinking_figure
+from hyla.lab.sraven_figures import thinking_figure
 from hyla.results.conditions import Conditions
 from hyla.results.tables import Tables, where
 
@@ -24,6 +26,10 @@ MEASURED = ROOT / "results" / "sraven"
 STORE = ROOT / "results" / "lab"
 IMAGES = ROOT / "docs" / "images"
 
+_CRITERIA = {
+    "ambiguous_by_definition": "by the paper's definition",
+    "ambiguous_by_authors": "by the released check",
+}
 _HELD_OUT, _EXAMPLES = 0.7, 32  # of Table A1
 
 
@@ -75,6 +81,42 @@ def effect_figure() -> Figure:
         y_range=(0, 1),
     )
     return Figure(panels=[[curves, bars]])
+
+
+def ambiguity_figure(audits: Mapping[int, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Draw the share of ambiguous training instances, by the number of values of each audit.
+
+    An audit is what `hyla sraven audit --json` prints.
+    """
+    train = {
+        values: next(row for row in rows if row["split"] == "train")
+        for values, rows in sorted(audits.items())
+    }
+    series = [
+        Series(
+            name=name,
+            y=[row[criterion] for row in train.values()],
+            errors=[row[f"{criterion}_se"] for row in train.values()],
+            colour=colour,
+        )
+        for (criterion, name), colour in zip(_CRITERIA.items(), PALETTE, strict=False)
+    ]
+    printed = [TABLE_A2[values] for values in train]
+    series.append(
+        Series(
+            name="printed in Table A2",
+            y=[each.mean for each in printed],
+            errors=[each.standard_error for each in printed],
+            colour=PALETTE[2],
+        )
+    )
+    panel = Bars(
+        title="SRAVEN: instances with several answers",
+        y_label="share of the instances",
+        x=[f"K = {values}" for values in train],
+        series=series,
+    )
+    return Figure(panels=[[panel]])
 
 
 def _read(path: Path) -> Any:

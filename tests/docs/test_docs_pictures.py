@@ -6,6 +6,7 @@ import pytest
 from markdown_blocks import ROOT
 
 import pictures
+from hyla.figures.drawing import Bars
 
 
 def test_the_pictures_are_drawn_and_shown(tmp_path, monkeypatch, capsys):
@@ -36,3 +37,15 @@ def test_the_table_of_the_page_is_the_measured_curve(model: str):
         low, high = (100 * end for end in row["interval"])
         text = f"{100 * row['right'] / row['of']:.1f} ({low:.1f} to {high:.1f})"
         assert line.split("|")[column[model, row["method"]]].strip() == text
+
+
+def test_audits_are_drawn_by_criterion():
+    def audit(share: float) -> list[dict]:
+        train = {"split": "train", "ambiguous_by_definition_se": 0.1, "ambiguous_by_authors_se": 0}
+        train |= {"ambiguous_by_definition": share, "ambiguous_by_authors": share / 100}
+        return [{"split": "ood"}, train]
+
+    [[panel]] = pictures.ambiguity_figure({16: audit(0.08), 4: audit(0.6)}).panels
+    assert isinstance(panel, Bars)
+    assert panel.x == ["K = 4", "K = 16"]
+    assert [list(one.y) for one in panel.series] == [[0.6, 0.08], [0.006, 0.0008], [0.0642, 0.0005]]

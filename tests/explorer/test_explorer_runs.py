@@ -11,13 +11,13 @@ import torch
 from explorer_fixtures import client_of, config_of
 
 from hyla.explorer.gallery import Exhibit, Gallery, open_gallery
-from hyla.explorer.pack import pack
 from hyla.explorer.packed import read_description, read_weights, shipped_folder, shipped_models
 from hyla.explorer.runs import RunFolder
 from hyla.nn import Transformer
 from hyla.results.runs import load_model
 from hyla.training import Member, train
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
+from pack_models import pack
 from tiny_runs import run_path
 
 MOST_SHIPPED_BYTES = 2_000_000
@@ -268,7 +268,7 @@ def test_shipped_models_say_how_typical_they_are():
 
 
 def test_packing(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("hyla.explorer.pack.INSTANCES", 512)
+    monkeypatch.setattr("pack_models.INSTANCES", 512)
     measured = pack(run, 1, "tiny", folder=tmp_path)
     about, config = read_description(tmp_path / "tiny")
     assert [member.seed for member in config.members] == [101]
@@ -283,7 +283,7 @@ def test_packing(run, tmp_path, monkeypatch):
 
 
 def test_seeds_are_those_of_all_finished_runs_with_the_same_settings(tmp_path, monkeypatch):
-    monkeypatch.setattr("hyla.explorer.pack.INSTANCES", 512)
+    monkeypatch.setattr("pack_models.INSTANCES", 512)
     members = {seed: Member(seed=seed, learning_rate=1e-3, weight_decay=0.1) for seed in range(4)}
     population = (members[0], members[2], replace(members[1], learning_rate=2e-3))
     config = config_of("sraven")
@@ -304,8 +304,8 @@ def test_seeds_are_those_of_all_finished_runs_with_the_same_settings(tmp_path, m
 
 
 def test_what_half_precision_would_spoil_is_kept(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("hyla.explorer.pack.INSTANCES", 512)
-    monkeypatch.setattr("hyla.explorer.pack.TOLERANCE", -1.0)
+    monkeypatch.setattr("pack_models.INSTANCES", 512)
+    monkeypatch.setattr("pack_models.TOLERANCE", -1.0)
     assert pack(run, 0, "exact", folder=tmp_path)["stored"] == "float32"
     stored = safetensors.torch.load_file(tmp_path / "exact.safetensors")
     assert {x.dtype for x in stored.values()} == {torch.float32}

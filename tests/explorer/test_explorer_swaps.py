@@ -9,6 +9,7 @@ import torch
 from explorer_fixtures import subject_of
 from fastapi.testclient import TestClient
 
+import count_swaps
 from hyla.explorer import codes, donors, swap_rates
 from hyla.explorer.donors import find_donor, operands_of
 from hyla.explorer.gallery import Gallery, study_pairs
@@ -272,7 +273,7 @@ def table(path: Path, *, member: int, run: str = "r", hits: int, instances: int)
 
 
 def test_tables_of_several_members_are_counted_together(tmp_path):
-    rates = swap_rates.rates_of(
+    rates = count_swaps.rates_of(
         [
             table(tmp_path / "0.csv", member=0, hits=300, instances=1000),
             table(tmp_path / "2.csv", member=2, hits=100, instances=3000),
@@ -295,14 +296,14 @@ def test_tables_of_different_runs_are_not_mixed(tmp_path, capsys):
         table(tmp_path / f"{run}.csv", member=0, run=run, hits=1, instances=2) for run in ("a", "b")
     ]
     with pytest.raises(SystemExit):
-        swap_rates.main(["sraven-hyla", *map(str, paths)])
+        count_swaps.main(["sraven-hyla", *map(str, paths)])
     assert "of one run" in capsys.readouterr().err
 
 
 def test_a_swap_is_found_among_what_was_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(swap_rates, "shipped_folder", lambda: tmp_path)
     swap_rates._known.cache_clear()
-    swap_rates.main(["m", str(table(tmp_path / "0.csv", member=0, hits=300, instances=1000))])
+    count_swaps.main(["m", str(table(tmp_path / "0.csv", member=0, hits=300, instances=1000))])
     try:
         for code, same_rule, same_operands, kind in (
             ("instance", False, False, "donor"),

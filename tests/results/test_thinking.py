@@ -9,8 +9,8 @@ from torch import Tensor
 from hyla.cli import main
 from hyla.commands.shared.exits import USAGE
 from hyla.explorer.packed import read_description, read_weights, shipped_folder
-from hyla.figures.drawing import Bars, Lines
-from hyla.lab.sraven_figures import ambiguity_figure, thinking_figure
+from hyla.figures.drawing import Lines
+from hyla.lab.sraven_figures import thinking_figure
 from hyla.latents.measures.confidence import wilson_interval
 from hyla.nn import Transformer
 from hyla.results import thinking
@@ -113,18 +113,6 @@ def test_the_curve_is_written_and_drawn(tmp_path):
     assert line.y[0] == first["right"] / 8
     assert line.y[0] - line.reach[0][0] == pytest.approx(first["interval"][0])
     assert line.y[0] + line.reach[1][0] == pytest.approx(first["interval"][1])
-
-
-def test_audits_are_drawn_by_criterion():
-    def audit(share: float) -> list[dict]:
-        train = {"split": "train", "ambiguous_by_definition_se": 0.1, "ambiguous_by_authors_se": 0}
-        train |= {"ambiguous_by_definition": share, "ambiguous_by_authors": share / 100}
-        return [{"split": "ood"}, train]
-
-    [[panel]] = ambiguity_figure({16: audit(0.08), 4: audit(0.6)}).panels
-    assert isinstance(panel, Bars)
-    assert panel.x == ["K = 4", "K = 16"]
-    assert [list(one.y) for one in panel.series] == [[0.6, 0.08], [0.006, 0.0008], [0.0642, 0.0005]]
 
 
 @pytest.mark.parametrize(

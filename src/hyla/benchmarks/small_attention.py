@@ -1,30 +1,23 @@
 """The fused small-head attention beside compiled and eager einsums, on one GPU.
 
-`python -m hyla.benchmarks.small_attention` searches for the fastest plan of each pass and shape.
 Nothing is timed before the output and every gradient have been checked. Times are medians of
 replayed CUDA graphs, so they hold no launch overhead of Python's.
 """
 
 import itertools
-import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hyla.attention.kernels import small_head
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
-from hyla.attention.kernels.plans.small import Plan, choose_plan
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
-from hyla.benchmarks.clock import microseconds, time_both
-from hyla.training.devices import resolve_device
+from hyla.benchmarks.clock import time_both
 
 EPS = 1e-6
 SPEC = AttentionSpec(normalisation="rms_head", value="hidden", phi="relu")
@@ -72,10 +65,11 @@ def draw(shape: Shape, dtype: torch.dtype) -> list[Tensor]:
 
 def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Run the kernel."""
-    return fused_attention("small_head", _call(q, k, v, bias, scale=q.shape[-1] ** -0.5))
+    return fused_attention("small_head", call_of(q, k, v, bias, scale=q.shape[-1] ** -0.5))
 
 
-def _call(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, scale: float) -> Call:
+def call_of(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, scale: float) -> Call:
+    """Return the call of HYLA that is measured."""
     formula = Formula(
         normalisation="rms_head", value="hidden", phi="relu", scale=scale, eps=EPS, causal=False
     )
@@ -124,7 +118,7 @@ def check(shape: Shape, dtype: torch.dtype) -> None:
 
 def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row per shape, dtype and pass; `seconds` is not asked for."""
-    _check_device(device)
+    check_device(device)
     torch.manual_seed(0)
     for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
         check(shape, dtype)
@@ -146,61 +140,7 @@ def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
             }
 
 
-# ------------------------------------------------------------------ the search for plans
-
-
-def candidates(shape: Shape) -> list[Plan]:
-    """Return the plans worth a try: between 8 and 64 floats of each operand in a lane's tile."""
-    sizes = [
-        (lanes, rows)
-        for lanes, rows in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4))
-        if lanes <= shape.H and 8 <= math.ceil(shape.H / lanes) * shape.D * rows <= 64
-    ]
-    return [
-        Plan(lanes=lanes, rows=rows, threads=threads, blocks=blocks, prefetch=prefetch)
-        for (lanes, rows), (threads, blocks), prefetch in itertools.product(
-            sizes, ((128, 1), (128, 3), (128, 4), (64, 1)), (False, True)
-        )
-    ]
-
-
-def one_pass(pass_name: str, leaves: list[Tensor], plan: Plan) -> Callable[[], object]:
-    """Return a call that runs one pass alone, with the bias handling that belongs to it."""
-    call = _call(*(leaf.detach() for leaf in leaves), scale=0.5)
-    if pass_name == "forward":
-        return partial(small_head.forward, call, plan=plan)
-    upstream = torch.randn_like(call.q)
-    if pass_name == "key":
-        return partial(small_head.key_gradient, call, upstream, plan=plan)
-    biased = call.bias is not None
-    return partial(small_head.query_gradient, call, upstream, bias_gradient=biased, plan=plan)
-
-
-def _check_device(device: torch.device) -> None:
+def check_device(device: torch.device) -> None:
+    """Raise unless the kernels run there."""
     if device.type != "cuda":
         raise SystemExit("small heads are kernels of a GPU: measuring them needs a CUDA device")
-
-
-def tune(best: int = 4) -> None:
-    """Time every candidate plan for every pass and shape, and print the best few."""
-    _check_device(resolve_device("auto"))
-    for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
-        if dtype != torch.float32 and shape is not SHAPES[0]:
-            continue  # one shape tells whether bfloat16 wants other plans
-        leaves = draw(shape, dtype)
-        for pass_name in ("forward", "query", "key"):
-            default = choose_plan(pass_name, leaves[0])
-            plans = list(dict.fromkeys([default, *candidates(shape)]))
-            calls = [one_pass(pass_name, leaves, plan) for plan in plans]
-            with ThreadPoolExecutor() as pool:  # compiles
-                list(pool.map(lambda call: call(), calls))
-            torch.cuda.synchronize()
-            times = [microseconds(call) for call in calls]
-            print(f"{shape.name}, {dtype_name}, {pass_name}: default {times[0]:.1f} µs {default}")
-            ranked = sorted(zip(times, plans, strict=True), key=lambda entry: entry[0])
-            for time, plan in ranked[:best]:
-                print(f"    {time:8.1f} µs  {plan}", flush=True)
-
-
-if __name__ == "__main__":
-    tune()

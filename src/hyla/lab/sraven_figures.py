@@ -1,17 +1,12 @@
-"""Pictures of what `hyla sraven` measures beside training: thinking longer, and ambiguity."""
+"""The picture of what `hyla sraven think` measures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hyla.figures.drawing import PALETTE, Bars, Figure, Lines, Series
-from hyla.lab.paper import TABLE_A2
+from hyla.figures.drawing import PALETTE, Figure, Lines, Series
 
 WAYS = {"search": "search on the code", "again": "asked again in other words"}
 """How a model may think longer, by the name of the way."""
-_CRITERIA = {
-    "ambiguous_by_definition": "by the paper's definition",
-    "ambiguous_by_authors": "by the released check",
-}
 
 
 def thinking_figure(measured: Sequence[Mapping[str, Any]]) -> Figure:
@@ -55,39 +50,3 @@ def _reach(row: Mapping[str, Any] | None) -> tuple[float, float]:
         return 0.0, 0.0
     low, high = row["interval"]
     return _share(row) - low, high - _share(row)
-
-
-def ambiguity_figure(audits: Mapping[int, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Draw the share of ambiguous training instances, by the number of values of each audit.
-
-    An audit is what `hyla sraven audit --json` prints.
-    """
-    train = {
-        values: next(row for row in rows if row["split"] == "train")
-        for values, rows in sorted(audits.items())
-    }
-    series = [
-        Series(
-            name=name,
-            y=[row[criterion] for row in train.values()],
-            errors=[row[f"{criterion}_se"] for row in train.values()],
-            colour=colour,
-        )
-        for (criterion, name), colour in zip(_CRITERIA.items(), PALETTE, strict=False)
-    ]
-    printed = [TABLE_A2[values] for values in train]
-    series.append(
-        Series(
-            name="printed in Table A2",
-            y=[each.mean for each in printed],
-            errors=[each.standard_error for each in printed],
-            colour=PALETTE[2],
-        )
-    )
-    panel = Bars(
-        title="SRAVEN: instances with several answers",
-        y_label="share of the instances",
-        x=[f"K = {values}" for values in train],
-        series=series,
-    )
-    return Figure(panels=[[panel]])

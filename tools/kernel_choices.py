@@ -1,6 +1,6 @@
 """Write the table by which backend "auto" chooses, from what the two benchmarks measured.
 
-    python -m hyla.benchmarks.choices ATTENTION.json [SMALL_ATTENTION.json]
+    python tools/kernel_choices.py ATTENTION.json [SMALL_ATTENTION.json]
 
 Which `hyla bench attention` and `hyla bench small-attention` write.
 """

@@ -1,4 +1,6 @@
-"""`python -m hyla.explorer.pack RUN MEMBER NAME`: make one model of a run one of the explorer's.
+"""Make one model of a run one of the explorer's.
+
+    python tools/pack_models.py RUN MEMBER NAME
 
 Weights are stored in half precision, unless that changes the model measurably: its headline metric
 on a few thousand instances of known and of held-out compositions by more than a small tolerance.
@@ -94,7 +96,7 @@ def _score(model: Transformer, task: Task, split: str, seed: int) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Pack from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m hyla.explorer.pack", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("member", type=int, metavar="MEMBER")
     parser.add_argument("name", metavar="NAME", help="of the files, such as sraven-hyla")
