@@ -171,6 +171,18 @@ def test_rows_of_table_a1_that_take_less_are_estimated_to_take_less():
     assert by_row["linear", "moe"] > 0.75 * by_row["hyla", "moe"]
 
 
+@pytest.mark.parametrize("task", ["fuzzy", "sraven"])
+def test_rows_that_no_kernel_knows_are_estimated_to_take_longer_on_a_gpu(task: str):
+    methods = methods_of(load("tableA1"), PAPER_SCALE, Effort(only={"task_name": [task]}))
+    seconds = {
+        m.config.model.attention: seconds_for(m.config, device="cuda")
+        for m in methods
+        if m.config.model.feed_forward == "gelu"
+    }
+    slow = {name for name, of_row in seconds.items() if of_row > 1.3 * seconds["hyla"]}
+    assert slow == {"hyla_deep", "hyla_plus_softmax", "linear_rmshead_nonlinear_value"}
+
+
 @pytest.mark.parametrize(
     ("only", "rates", "steps"),
     [
