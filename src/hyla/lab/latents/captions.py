@@ -6,9 +6,10 @@ from hyla.lab.experiments.shared.code_panels import chosen, layers_in
 from hyla.results.runs import Row
 
 _CAPTIONS = {
-    "embedding": "A point is the code of one instance of an unseen composition, and near points "
-    "have similar codes; how far apart distant ones lie says nothing. If codes said the "
-    "{operation} and nothing else, every colour would be a cluster of its own.",
+    # Of a task these are unseen compositions, of a language model texts: the caption serves both.
+    "embedding": "A point is one code, and near points are similar codes; how far apart distant "
+    "ones lie says nothing. If codes said the {operation} and nothing else, every colour would be "
+    "a cluster of its own.",
     "mean_codes": "A row is the mean code of a {operation}, a column the number of one head: "
     "where rows are alike, the mean code does not tell their {operation}s apart.",
     "sample_codes": "Codes of single instances below each other, those of one {operation} "
@@ -49,4 +50,4 @@ def _without_structure(rows: Sequence[Row]) -> list[int]:
         return max(max(r[axis] for r in own) - min(r[axis] for r in own) for axis in ("x", "y"))
 
     extents = {layer: extent(layer) for layer in layers_in(rows)}
-    return [layer for layer, size in extents.items() if size < 0.01 * max(extents.values())]
+    return [layer for layer, size in extents.items() if size <= 0.01 * max(extents.values())]

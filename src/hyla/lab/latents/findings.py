@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hyla.lab.experiments.shared.code_panels import chosen
 from hyla.lab.latents.summary import best_layers, swapped_everywhere
+from hyla.latents.measures.confidence import Interval, wilson_interval
 from hyla.results.runs import Row
 from hyla.tasks.study import Study
 
@@ -35,17 +36,22 @@ def _decoded(rows: Sequence[Row], study: Study, pairs: str) -> Iterator[str]:
     if code is None or code.layer is None:
         return
     others = [one for one in found if one.label == code.label and one is not code]
-    value = getattr(code, metric)
     text = (
         f"Decoding: the code tells the {code.label} of unseen compositions with "
-        f"{'F1' if metric == 'f1' else metric} {value:.2f} at layer {code.layer + 1}, its best"
+        f"{'F1' if metric == 'f1' else metric} {getattr(code, metric):.2f} at layer "
+        f"{code.layer + 1}, its best"
     )
     if others:
         best = max(others, key=lambda one: getattr(one, metric))
-        ahead = value > getattr(best, metric)
         beside = ", ".join(f"{one.predictor} {getattr(one, metric):.2f}" for one in others)
-        text += ", more than anything else does" if ahead else f", not more than {best.predictor}"
-        text += f" ({beside})"
+        instances = min(row["instances"] for row in rows)
+        # A mean F1 varies about as a share of the instances does, where no class is rare.
+        intervals = [
+            wilson_interval(round(getattr(one, metric) * instances), instances)
+            for one in (code, best)
+        ]
+        _, compared = _compared(*intervals, f"{best.predictor}, the best of the rest ({beside})")
+        text += f", {compared}"
     yield f"{text}."
 
 
@@ -70,19 +76,32 @@ def _swapped(rows: Sequence[Row]) -> Iterator[str]:
         f"{donor['donor_rate']:.2f} of the answers follow that operation"
     )
     if control is not None and control["donor_rate"] is not None:
-        carried = donor["donor_low"] > control["donor_high"]
-        text += f", {'more' if carried else 'no more'} than with its heads permuted "
-        text += f"({control['donor_rate']:.2f}): the code alone "
-        text += "carries an operation over, in part" if carried else "does not carry it over"
+        permuted = f"with its heads permuted ({control['donor_rate']:.2f})"
+        carried, compared = _compared(_rate(donor, "donor"), _rate(control, "donor"), permuted)
+        text += f", {compared}: the code alone "
+        text += "carries an operation over, in part" if carried else "is not shown to carry it over"
     yield f"{text}."
     if same is not None and same["stay_rate"] is not None:
-        matters = same["stay_low"] > donor["stay_high"]
+        another = f"with another operation's ({donor['stay_rate']:.2f})"
+        matters, compared = _compared(_rate(same, "stay"), _rate(donor, "stay"), another)
         yield (
             f"Control: given those of another instance with the same operation, "
-            f"{same['stay_rate']:.2f} stay right, {'more' if matters else 'no more'} than with "
-            f"another operation's ({donor['stay_rate']:.2f}): which operation a code is of "
-            f"{'matters' if matters else 'makes no difference here'}."
+            f"{same['stay_rate']:.2f} stay right, {compared}: which operation a code is of "
+            f"{'matters' if matters else 'is not shown to matter'}."
         )
+
+
+def _rate(row: Row, counted: str) -> Interval:
+    return Interval(*(row[f"{counted}_{part}"] for part in ("rate", "low", "high")))
+
+
+def _compared(one: Interval, other: Interval, than: str) -> tuple[bool, str]:
+    """Say whether one is above the other, and how they compare: by intervals, never by values."""
+    if one.low > other.high:
+        return True, f"more than {than}"
+    if one.high < other.low:
+        return False, f"less than {than}"
+    return False, f"not clearly more than {than} at this number of instances"
 
 
 def _most_needed_head(rows: Sequence[Row]) -> Iterator[str]:
