@@ -9,18 +9,17 @@ pytest.importorskip("pyarrow")
 from pyarrow import parquet
 
 from hyla.cli import main
+from hyla.commands.shared.exits import USAGE
 from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, fuzzy_dataset
-from hyla.tasks.fuzzy_logic.export import ExportConfig, export
+from hyla.tasks.fuzzy_logic.export import FuzzyExport
 from hyla.tasks.fuzzy_logic.task import term_name
-from hyla.tasks.sraven.faces.export import (
-    check_destination as check_destination_of_sraven,
-)
+from hyla.tasks.parquet_folder import export
 
 
-def settings(**changes) -> ExportConfig:
+def settings(**changes) -> FuzzyExport:
     defaults = {"config": FuzzyLogicConfig(num_variables=3, sequence_length=6), "seed": 3}
     defaults |= {"splits": ("test", "ood"), "instances": 25, "shard_size": 10}
-    return ExportConfig(**{**defaults, **changes})
+    return FuzzyExport(**{**defaults, **changes})
 
 
 @pytest.mark.parametrize("split", ["train", "ood_fixed_query", "unknown_terms"])
@@ -55,10 +54,10 @@ def test_files_and_the_datasheet_say_what_they_hold(tmp_path):
     assert len(summary["combinations"]["ood"]) == len(manifest.sides["ood"])
 
 
-def test_an_export_of_another_task_is_not_replaced(tmp_path):
+def test_an_export_of_another_task_is_not_replaced(tmp_path, capsys):
     export(tmp_path, settings())
-    with pytest.raises(ValueError, match="which no export wrote"):
-        check_destination_of_sraven(tmp_path)
+    assert main(["sraven", "export", str(tmp_path), "--instances", "5"]) == USAGE
+    assert "an export of another format, hyla-fuzzy-export-1" in capsys.readouterr().err
 
 
 def test_datasets_can_load_it(tmp_path):
@@ -74,5 +73,12 @@ def test_the_command_writes_it_and_refuses_what_makes_no_sense(tmp_path, capsys)
     command = ["fuzzy-logic", "export", out, "--instances", "50", "--task.num-variables", "3"]
     assert main(command) == 0
     assert "50 instances of each of train, test, ood" in capsys.readouterr().out
-    assert main([*command, "--split", "odd"]) == 2
-    assert "did you mean 'ood'" in capsys.readouterr().err
+    for wrong, reason in (
+        (("--split", "odd"), "did you mean 'ood'"),
+        (("--task.held-out-fraction", "1.5"), "leaves the training side empty"),
+        (("--task.num-terms", "60"), "choose fewer"),
+    ):
+        assert main([*command, *wrong]) == USAGE
+        shown = capsys.readouterr().err
+        assert reason in shown
+        assert shown.count("\n") == 1

@@ -5,11 +5,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
-from hyla.commands.shared.exits import usage_errors, write_errors
+from hyla.commands.shared.exits import usage_errors
+from hyla.commands.shared.exporting import write_export
 from hyla.commands.shared.options import FuzzyOptions, given
-from hyla.commands.shared.output import Screen, progress_bar
 from hyla.tasks import FuzzyLogicConfig
-from hyla.training.devices import resolve_device
 
 fuzzy_logic = App(
     name="fuzzy-logic", help="Fuzzy logic functions, inferred in context, as a dataset."
@@ -53,24 +52,13 @@ def export(
     device
         auto takes the GPU if there is one.
     """
-    from hyla.tasks.fuzzy_logic.export import ExportConfig, check_destination
-    from hyla.tasks.fuzzy_logic.export import export as write_dataset
+    from hyla.tasks.fuzzy_logic.export import FuzzyExport
 
     with usage_errors():
-        settings = ExportConfig(
+        settings = FuzzyExport(
             config=FuzzyLogicConfig(**given(task_options)),
             splits=("train", "test", "ood") if split is None else tuple(split),
             instances=instances,
             seed=seed,
         )
-        where = resolve_device(device)
-        check_destination(out)
-    screen = Screen()
-    total = instances * len(settings.splits)
-    with progress_bar(screen, total, "Instances") as advance, write_errors(out):
-        files = write_dataset(out, settings, device=where, on_progress=advance)
-    size = sum(path.stat().st_size for path in files)
-    screen.say(
-        f"{instances:,} instances of each of {', '.join(settings.splits)} in {out} "
-        f"({len(files)} files, {size / 1e6:,.1f} MB)"
-    )
+    write_export(out, settings, device=device)

@@ -197,12 +197,13 @@ def test_pictures_show_them():
 
 def test_exports_hold_them_and_no_labels(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    from hyla.tasks.sraven.faces.export import ExportConfig, export
+    from hyla.tasks.parquet_folder import export
+    from hyla.tasks.sraven.faces.export import SravenExport
 
     arguments = {"config": CONFIG, "splits": ("ood",), "instances": 30}
     with pytest.raises(ValueError, match="knows neither distractors nor blanks: export without"):
-        ExportConfig(**arguments)
-    [path] = export(tmp_path, ExportConfig(**arguments, labels=False))
+        SravenExport(**arguments)
+    [path] = export(tmp_path, SravenExport(**arguments, labels=False))
     rows = parquet.read_table(path).to_pylist()
     for index, row in enumerate(rows):
         one = problem("ood", index)

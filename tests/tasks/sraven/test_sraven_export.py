@@ -10,16 +10,17 @@ from pyarrow import parquet  # noqa: E402
 
 from hyla import __version__  # noqa: E402
 from hyla.tasks import parquet_folder  # noqa: E402
+from hyla.tasks.parquet_folder import export  # noqa: E402
 from hyla.tasks.sraven import Solver, Sraven, SravenConfig  # noqa: E402
-from hyla.tasks.sraven.faces.export import ExportConfig, export  # noqa: E402
+from hyla.tasks.sraven.faces.export import SravenExport  # noqa: E402
 from hyla.tasks.sraven.generator import left_ambiguous  # noqa: E402
 from hyla.tasks.sraven.problem import Problems  # noqa: E402
 from hyla.tasks.sraven.variants import variant_named  # noqa: E402
 
 
-def settings(**changes) -> ExportConfig:
+def settings(**changes) -> SravenExport:
     defaults = {"config": SravenConfig(), "splits": ("test", "ood"), "instances": 25, "seed": 3}
-    return ExportConfig(**{**defaults, "shard_size": 10, **changes})
+    return SravenExport(**{**defaults, "shard_size": 10, **changes})
 
 
 @pytest.mark.parametrize("split", ["test", "ood_unpermuted"])
@@ -181,6 +182,7 @@ def test_progress_adds_up(tmp_path):
         ({"shard_size": 40_000}, "multiple of 32768"),
         ({"instances": 2**33}, "4294967296 instances"),
         ({"config": SravenConfig(num_values=200)}, "up to 128 values"),
+        ({"config": SravenConfig(held_out_fraction=1.5)}, "leaves the training side empty"),
     ],
 )
 def test_settings_that_make_no_sense(changes: dict, message: str):

@@ -5,13 +5,12 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla.commands.shared.exits import usage_errors, write_errors
+from hyla.commands.shared.exits import usage_errors
+from hyla.commands.shared.exporting import write_export
 from hyla.commands.shared.options import given, variant_settings
-from hyla.commands.shared.output import Screen, progress_bar
 from hyla.commands.sraven.task import TaskOptions, task_config
 from hyla.tasks import SravenConfig
 from hyla.tasks.sraven.variants import INSTANCES, SPLIT
-from hyla.training.devices import resolve_device
 
 
 def export(
@@ -55,8 +54,7 @@ def export(
     device
         auto takes the GPU if there is one.
     """
-    from hyla.tasks.sraven.faces.export import ExportConfig, check_destination
-    from hyla.tasks.sraven.faces.export import export as write_dataset
+    from hyla.tasks.sraven.faces.export import SravenExport
 
     with usage_errors():
         if variant is not None:
@@ -67,21 +65,11 @@ def export(
             config, usual = task_config(task_options), ("train", "test", "ood")
         if instances is None:
             raise ValueError("say how many: --instances 1000, or name a --variant")
-        settings = ExportConfig(
+        settings = SravenExport(
             config=config,
             splits=usual if split is None else tuple(split),
             instances=instances,
             seed=seed,
             labels=labels,
         )
-        where = resolve_device(device)
-        check_destination(out)
-    screen = Screen()
-    total = instances * len(settings.splits)
-    with progress_bar(screen, total, "Instances") as advance, write_errors(out):
-        files = write_dataset(out, settings, device=where, on_progress=advance)
-    size = sum(path.stat().st_size for path in files)
-    screen.say(
-        f"{instances:,} instances of each of {', '.join(settings.splits)} in {out} "
-        f"({len(files)} files, {size / 1e6:,.1f} MB)"
-    )
+    write_export(out, settings, device=device)

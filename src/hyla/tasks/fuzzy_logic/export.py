@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from hyla import __version__
-from hyla.tasks import parquet_folder
 from hyla.tasks.fuzzy_logic.task import FuzzyLogic, FuzzyLogicConfig, term_name
 from hyla.tasks.parquet_folder import (
     ADDRESS_TYPES,
-    SHARD_SIZE,
-    ParquetDataset,
+    Export,
     Rows,
     addresses,
-    as_numpy,
-    check_extent,
     columns_of_page,
     head_of_page,
     named_lists,
     nested_lists,
     pa,
-    write_dataset,
 )
+from hyla.tasks.study import as_numpy
 
-FORMAT = "hyla-fuzzy-export-1"
-_SCHEMA_KEY = b"hyla.fuzzy"
 _SPLITS_IN_WORDS = {
     "train": "combinations of the training side",
     "validation": "new instances of the training side's combinations, to choose settings by",
@@ -47,104 +35,55 @@ _SPLITS_IN_WORDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportConfig:
-    """What to export: the first `instances` of each split, as the seed makes them."""
+class FuzzyExport(Export):
+    """What to export of fuzzy logic."""
 
+    name = "fuzzy"
     config: FuzzyLogicConfig
-    splits: tuple[str, ...]
-    instances: int
-    seed: int = 0
-    shard_size: int = SHARD_SIZE
-    """Instances in a file."""
 
-    def __post_init__(self) -> None:
-        check_extent(FuzzyLogic(self.config), self.splits, self.instances, self.shard_size)
+    @property
+    def task(self) -> FuzzyLogic:
+        """The task with these settings."""
+        return FuzzyLogic(self.config)
 
-    def describe(self) -> dict[str, Any]:
-        """These settings with what follows from them, for JSON."""
+    def column_types(self) -> dict[str, pa.DataType]:
+        """Examples and query with their values, and what the function is made of."""
+        config = self.config
         return {
-            "format": FORMAT,
-            "hyla_version": __version__,
-            "config": dataclasses.asdict(self.config),
-            "splits": list(self.splits),
-            "instances_per_split": self.instances,
-            "seed": self.seed,
-            "manifest_hash": FuzzyLogic(self.config).manifest(self.seed).hash,
+            "examples": pa.list_(
+                pa.list_(pa.float32(), config.num_variables + 1), config.sequence_length - 1
+            ),
+            "query": pa.list_(pa.float32(), config.num_variables),
+            "value": pa.float32(),
+            "terms": pa.list_(pa.string(), config.num_terms),
+            **ADDRESS_TYPES,
         }
 
+    def page(self) -> str:
+        """The datasheet as Markdown."""
+        return _page(self)
 
-def export(
-    out: Path,
-    settings: ExportConfig,
-    *,
-    device: torch.device | str = "cpu",
-    on_progress: Callable[[int], None] = lambda instances: None,
-) -> list[Path]:
-    """Write the dataset to the folder `out` and return its Parquet files.
+    def open_split(self, split: str, batch_size: int, device: torch.device | str) -> Rows:
+        """The instances of a split."""
+        sampler = self.task.sampler(split, seeds=[self.seed], batch_size=batch_size, device=device)
+        variables = self.config.num_variables
+        names = [term_name(term, variables) for term in range(2**variables)]
 
-    An earlier export in `out` is replaced; anything else there is a ValueError. `on_progress` is
-    called with the number of instances written since its last call.
-    """
-    sides = FuzzyLogic(settings.config).manifest(settings.seed).sides
-    dataset = ParquetDataset(
-        schema=schema(settings),
-        splits=settings.splits,
-        instances=settings.instances,
-        shard_size=settings.shard_size,
-        open_split=partial(_open_split, settings, device),
-        summary={**settings.describe(), "combinations": sides},
-        page=_page(settings),
-    )
-    return write_dataset(out, dataset, on_progress=on_progress)
+        def rows(number: int, count: int) -> dict[str, pa.Array]:
+            tokens, values, terms = (field[0, :count] for field in sampler(number))
+            return {
+                "examples": nested_lists(tokens[:, :-1]),
+                "query": nested_lists(tokens[:, -1, :-1]),
+                "value": pa.array(as_numpy(values[:, -1])),
+                "terms": named_lists(names, terms),
+                **addresses(split, self.seed, number * batch_size, count),
+            }
+
+        return rows
 
 
-def check_destination(out: Path) -> None:
-    """Raise a ValueError unless `out` is free, empty, or an earlier export and nothing more."""
-    parquet_folder.check_destination(out, FORMAT)
-
-
-def schema(settings: ExportConfig) -> pa.Schema:
-    """The columns and their types; the description of the dataset is in the metadata."""
-    config = settings.config
-    types: dict[str, pa.DataType] = {
-        "examples": pa.list_(
-            pa.list_(pa.float32(), config.num_variables + 1), config.sequence_length - 1
-        ),
-        "query": pa.list_(pa.float32(), config.num_variables),
-        "value": pa.float32(),
-        "terms": pa.list_(pa.string(), config.num_terms),
-        **ADDRESS_TYPES,
-    }
-    fields = [pa.field(name, kind, nullable=False) for name, kind in types.items()]
-    return pa.schema(fields, metadata={_SCHEMA_KEY: json.dumps(settings.describe()).encode()})
-
-
-def _open_split(
-    settings: ExportConfig, device: torch.device | str, split: str, batch_size: int
-) -> Rows:
-    config = settings.config
-    sampler = FuzzyLogic(config).sampler(
-        split, seeds=[settings.seed], batch_size=batch_size, device=device
-    )
-    names = [term_name(term, config.num_variables) for term in range(2**config.num_variables)]
-
-    def rows(number: int, count: int) -> dict[str, pa.Array]:
-        tokens, values, terms = (field[0, :count] for field in sampler(number))
-        return {
-            "examples": nested_lists(tokens[:, :-1]),
-            "query": nested_lists(tokens[:, -1, :-1]),
-            "value": pa.array(as_numpy(values[:, -1])),
-            "terms": named_lists(names, terms),
-            **addresses(split, settings.seed, number * batch_size, count),
-        }
-
-    return rows
-
-
-def _page(settings: ExportConfig) -> str:
-    """The datasheet as Markdown."""
-    config, splits = settings.config, settings.splits
-    manifest = FuzzyLogic(config).manifest(settings.seed)
+def _page(settings: FuzzyExport) -> str:
+    config, splits, manifest = settings.config, settings.splits, settings.manifest
     sides = {name: len(combinations) for name, combinations in manifest.sides.items()}
     meanings = {
         "examples": f"{config.sequence_length - 1} points, each of {config.num_variables} variables"
@@ -183,7 +122,7 @@ terms, training shows {sides["train"]}; {sides["ood"]} are held out. The SHA-256
 
 ## Columns
 
-{columns_of_page(schema(settings), meanings)}
+{columns_of_page(settings.schema(), meanings)}
 
 The configuration and the hash are also in the metadata of each file's schema, under `hyla.fuzzy`.
 

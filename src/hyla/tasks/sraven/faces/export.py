@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from hyla import __version__
-from hyla.tasks import parquet_folder
 from hyla.tasks.parquet_folder import (
     ADDRESS_TYPES,
-    SHARD_SIZE,
-    ParquetDataset,
+    Export,
     Rows,
     addresses,
-    as_numpy,
-    check_extent,
     named_lists,
     nested_lists,
     pa,
-    write_dataset,
 )
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.faces.datasheet import datasheet
@@ -34,33 +24,28 @@ from hyla.tasks.sraven.solver.ambiguity import ambiguous_by_definition
 from hyla.tasks.sraven.solver.exact import Solution, Solver
 from hyla.tasks.sraven.task import Sraven
 from hyla.tasks.sraven.variants import VARIANTS
+from hyla.tasks.study import as_numpy
 
-FORMAT = "hyla-sraven-export-1"
-_SCHEMA_KEY = b"hyla.sraven"
 _MOST_VALUES = 128  # what int8 can hold
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportConfig:
-    """What to export: the first `instances` of each split, as the seed makes them."""
+class SravenExport(Export):
+    """What to export of SRAVEN."""
 
+    name = "sraven"
     config: SravenConfig
-    splits: tuple[str, ...]
-    instances: int
-    seed: int = 0
     labels: bool = True
     """Whether to solve each instance, for the columns about ambiguity."""
-    shard_size: int = SHARD_SIZE
-    """Instances in a file."""
 
     def __post_init__(self) -> None:
-        check_extent(Sraven(self.config), self.splits, self.instances, self.shard_size)
+        super().__post_init__()
         if self.config.num_values > _MOST_VALUES:
             raise ValueError(
                 f"columns of int8 hold up to {_MOST_VALUES} values, got "
                 f"num_values={self.config.num_values}"
             )
-        if self.labels and not all(map(Sraven(self.config).is_readable, self.splits)):
+        if self.labels and not all(map(self.task.is_readable, self.splits)):
             raise ValueError(
                 "labels come from the solver, which knows neither distractors nor blanks: export "
                 "without them (--no-labels)"
@@ -68,19 +53,14 @@ class ExportConfig:
         if self.labels:
             Solver(self.config)  # complains about sizes that it cannot solve
 
+    @property
+    def task(self) -> Sraven:
+        """The task with these settings."""
+        return Sraven(self.config)
+
     def describe(self) -> dict[str, Any]:
         """These settings with what follows from them, for JSON."""
-        manifest = Sraven(self.config).manifest(self.seed)
-        description = {
-            "format": FORMAT,
-            "hyla_version": __version__,
-            "config": dataclasses.asdict(self.config),
-            "splits": list(self.splits),
-            "instances_per_split": self.instances,
-            "seed": self.seed,
-            "labels": self.labels,
-            "manifest_hash": manifest.hash,
-        }
+        description = super().describe() | {"labels": self.labels}
         names = (name for name, variant in VARIANTS.items() if variant.config == self.config)
         if variant := next(names, None):
             description["variant"] = variant
@@ -91,62 +71,50 @@ class ExportConfig:
             }
         return description
 
-
-def export(
-    out: Path,
-    settings: ExportConfig,
-    *,
-    device: torch.device | str = "cpu",
-    on_progress: Callable[[int], None] = lambda instances: None,
-) -> list[Path]:
-    """Write the dataset to the folder `out` and return its Parquet files.
-
-    An earlier export in `out` is replaced; anything else there is a ValueError. `on_progress` is
-    called with the number of instances written since its last call.
-    """
-    description = settings.describe()
-    manifest = Sraven(settings.config).manifest(settings.seed)
-    dataset = ParquetDataset(
-        schema=schema(settings),
-        splits=settings.splits,
-        instances=settings.instances,
-        shard_size=settings.shard_size,
-        open_split=partial(_open_split, settings, device),
-        summary={**description, "combinations": manifest.sides},
-        page=datasheet(description, schema(settings), _column_docs(settings), manifest),
-    )
-    return write_dataset(out, dataset, on_progress=on_progress)
-
-
-def check_destination(out: Path) -> None:
-    """Raise a ValueError unless `out` is free, empty, or an earlier export and nothing more."""
-    parquet_folder.check_destination(out, FORMAT)
-
-
-def schema(settings: ExportConfig) -> pa.Schema:
-    """The columns and their types; the description of the dataset is in the metadata."""
-    config = settings.config
-    panel = pa.list_(pa.int8(), config.panel_size)
-    types: dict[str, pa.DataType] = {
-        "context": pa.list_(panel, config.grid_size**2 - 1),
-        "query": panel,
-        "rules": pa.list_(pa.string(), config.panel_size),
-        "permutations": pa.list_(panel, config.grid_size),
-        **ADDRESS_TYPES,
-    }
-    if settings.labels:
-        types |= {
-            "ambiguous": pa.bool_(),
-            "num_answers": pa.int32(),
-            "query_posterior": pa.float64(),
-            "map_answer": panel,
-            "map_posterior": pa.float64(),
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The panels, what they were made by, and where asked for what a solver says of them."""
+        config = self.config
+        panel = pa.list_(pa.int8(), config.panel_size)
+        types: dict[str, pa.DataType] = {
+            "context": pa.list_(panel, config.grid_size**2 - 1),
+            "query": panel,
+            "rules": pa.list_(pa.string(), config.panel_size),
+            "permutations": pa.list_(panel, config.grid_size),
+            **ADDRESS_TYPES,
         }
-    fields = [pa.field(name, kind, nullable=False) for name, kind in types.items()]
-    return pa.schema(fields, metadata={_SCHEMA_KEY: json.dumps(settings.describe()).encode()})
+        if self.labels:
+            types |= {
+                "ambiguous": pa.bool_(),
+                "num_answers": pa.int32(),
+                "query_posterior": pa.float64(),
+                "map_answer": panel,
+                "map_posterior": pa.float64(),
+            }
+        return types
+
+    def page(self) -> str:
+        """The datasheet as Markdown."""
+        return datasheet(self.describe(), self.schema(), _column_docs(self), self.manifest)
+
+    def open_split(self, split: str, batch_size: int, device: torch.device | str) -> Rows:
+        """The instances of a split, with what the solver says of them."""
+        sampler = self.task.sampler(split, seeds=[self.seed], batch_size=batch_size, device=device)
+        solve = None
+        if self.labels:
+            solve = partial(Solver(self.config, device=device), permuted=is_permuted(split))
+
+        def rows(number: int, count: int) -> dict[str, pa.Array]:
+            instances = Instances(*(field[0, :count] for field in sampler.instances(number)))
+            arrays = _instance_arrays(instances, self.config)
+            arrays |= addresses(split, self.seed, number * batch_size, count)
+            if solve is not None:
+                arrays |= _label_arrays(instances, solve(instances.panels))
+            return arrays
+
+        return rows
 
 
-def _column_docs(settings: ExportConfig) -> dict[str, str]:
+def _column_docs(settings: SravenExport) -> dict[str, str]:
     config = settings.config
     docs = {
         "context": f"the {config.grid_size**2 - 1} context panels, row by row, each of "
@@ -170,27 +138,6 @@ def _column_docs(settings: ExportConfig) -> dict[str, str]:
             "map_posterior": "its probability",
         }
     return docs
-
-
-def _open_split(
-    settings: ExportConfig, device: torch.device | str, split: str, batch_size: int
-) -> Rows:
-    sampler = Sraven(settings.config).sampler(
-        split, seeds=[settings.seed], batch_size=batch_size, device=device
-    )
-    solve = None
-    if settings.labels:
-        solve = partial(Solver(settings.config, device=device), permuted=is_permuted(split))
-
-    def rows(number: int, count: int) -> dict[str, pa.Array]:
-        instances = Instances(*(field[0, :count] for field in sampler.instances(number)))
-        arrays = _instance_arrays(instances, settings.config)
-        arrays |= addresses(split, settings.seed, number * batch_size, count)
-        if solve is not None:
-            arrays |= _label_arrays(instances, solve(instances.panels))
-        return arrays
-
-    return rows
 
 
 def _instance_arrays(instances: Instances, config: SravenConfig) -> dict[str, pa.Array]:
