@@ -70,13 +70,13 @@ def test_datasets_can_load_it(tmp_path):
 
 def test_the_command_writes_it_and_refuses_what_makes_no_sense(tmp_path, capsys):
     out = str(tmp_path / "out")
-    command = ["fuzzy-logic", "export", out, "--instances", "50", "--task.num-variables", "3"]
-    assert main(command) == 0
+    command = ["fuzzy-logic", "export", out, "--instances", "50"]
+    assert main([*command, "--task.num-variables", "3"]) == 0
     assert "50 instances of each of train, test, ood" in capsys.readouterr().out
     for wrong, reason in (
         (("--split", "odd"), "did you mean 'ood'"),
         (("--task.held-out-fraction", "1.5"), "leaves the training side empty"),
-        (("--task.num-terms", "60"), "choose fewer"),
+        (("--task.num-variables", "40"), "choose fewer"),
     ):
         assert main([*command, *wrong]) == USAGE
         shown = capsys.readouterr().err
