@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from hyla.attention import DistanceBias, attention, explain
+from hyla.attention import DistanceBias, api, attention, dispatch, explain
 from hyla.attention.distance import sum_by_distance
 from hyla.attention.paths import chunking
 
@@ -99,3 +99,29 @@ def test_explain_takes_one():
     wide = torch.randn(2, 5, 3, 64)
     bias = DistanceBias(torch.randn(3, 9))  # no kernel for large heads knows these: by pair there
     assert any("CUDA GPU" in words for words in explain(wide, wide, wide, bias=bias).faster)
+
+
+def count_spreading(monkeypatch) -> list[int]:
+    """Return a list that grows by an entry whenever distances are spread over the pairs."""
+    spread, times = DistanceBias.for_pairs, []
+    monkeypatch.setattr(
+        DistanceBias, "for_pairs", lambda bias, keys: (times.append(keys), spread(bias, keys))[1]
+    )
+    return times
+
+
+@pytest.mark.parametrize(("Tq", "D"), [(5, 64), (1, 4), (5, 4)])
+def test_explain_spreads_nothing_over_pairs(Tq, D, monkeypatch):
+    (q, k, v), table = draw(Tq, D=D)
+    times = count_spreading(monkeypatch)
+    explain(q, k, v, bias=DistanceBias(table.requires_grad_()))
+    assert not times
+
+
+def test_what_no_kernel_takes_is_spread_once(monkeypatch):
+    (q, k, v), table = draw(D=64)
+    times = count_spreading(monkeypatch)
+    monkeypatch.setattr(api, "wants_kernel", lambda backend, q: True)  # as on a GPU
+    monkeypatch.setattr(dispatch, "say_once", lambda reason: None)
+    attention(q, k, v, bias=DistanceBias(table))
+    assert len(times) == 1

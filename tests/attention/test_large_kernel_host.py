@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hyla.attention import AttentionSpec, attention
+from hyla.attention import AttentionSpec, DistanceBias, attention
 from hyla.attention.dispatch import choose_path
 from hyla.attention.kernels import choice, decode, large_head
 from hyla.attention.kernels.call import Call
@@ -573,3 +573,19 @@ def test_decoding_has_no_gradient():
     formula = Case(8, 32, 1, 3).formula
     with pytest.raises(ValueError, match="no gradient"):
         fused_attention("decode", Call(q, k, k, formula=formula))
+
+
+@pytest.mark.parametrize("queries", [9, 1])  # a single one decodes
+def test_a_bias_by_distance_is_spread_for_the_kernel(queries):
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, queries, 4, 32, generator=generator)
+    k, v = (torch.randn(2, 17, 4, 32, generator=generator) for _ in "kv")
+    table = torch.randn(1, queries + 16, generator=generator, requires_grad=queries > 1)
+
+    def run(backend):
+        output = attention(q, k, v, bias=DistanceBias(table), backend=backend)
+        if not table.requires_grad:
+            return (output,)
+        return output, *torch.autograd.grad(output.square().sum(), table)
+
+    torch.testing.assert_close(run("fused"), run("reference"), rtol=1e-2, atol=1e-2)

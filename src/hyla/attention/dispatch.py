@@ -17,6 +17,7 @@ from hyla.attention.spec import AttentionSpec
 from hyla.attention.start import Number
 
 if TYPE_CHECKING:
+    from hyla.attention.kernels.call import Call
     from hyla.attention.kernels.packing import Packing, Paging
 
 _WIDEST_RESIDUAL = 16  # heads of the kernel that knows this value network as one
@@ -148,7 +149,6 @@ def _path_of_member(
     from hyla.attention.kernels.call import Call
     from hyla.attention.kernels.choice import choose_kernel
     from hyla.attention.kernels.formula import Formula
-    from hyla.attention.kernels.ops import fused_attention
 
     gain: Number = spec.gain
     if spec.output == "expected":
@@ -181,11 +181,15 @@ def _path_of_member(
         row_factor=gain.expand(-1, q.shape[1]) if by_row else None,
     )
     kernel, reason = choose_kernel(call, if_faster=if_faster)
-    return reason if kernel is None else Path(kernel, partial(fused_attention, kernel, call))
+    return reason if kernel is None else Path(kernel, partial(_attend, kernel, call, bias))
 
 
 def _bias_of_call(bias: Tensor | DistanceBias, q: Tensor, k: Tensor) -> Tensor:
-    """Return the bias by distance where the kernel that would be taken knows such, else by pair."""
+    """Return the bias by distance where the kernel that would be taken knows such, else by pair.
+
+    To spread distances over the pairs is work and memory, and a choice reads no number: for that,
+    one stands for all of them until `_attend`.
+    """
     from hyla.attention.kernels import small_head
 
     (_, queries, heads, width), keys = q.shape, k.shape[1]
@@ -193,8 +197,17 @@ def _bias_of_call(bias: Tensor | DistanceBias, q: Tensor, k: Tensor) -> Tensor:
         if queries > 1 and width <= small_head.MAX_WIDTH:
             table = bias.table[(None,) * (3 - bias.table.ndim)]
             return table.expand(-1, heads, -1)
-        bias = bias.for_pairs(keys)
+        bias = bias.table[..., :1].sum(-1)[..., None, None]  # also of a table without distances
     return _with_batch_axis(bias).expand(-1, heads, queries, keys)
+
+
+def _attend(kernel: str, call: "Call", bias: Tensor | DistanceBias | None) -> Tensor:
+    from hyla.attention.kernels.ops import fused_attention
+
+    if isinstance(bias, DistanceBias) and call.bias is not None and call.bias.ndim == 4:
+        pairs = _with_batch_axis(bias.for_pairs(call.k.shape[1]))
+        call = replace(call, bias=pairs.expand(call.bias.shape))
+    return fused_attention(kernel, call)
 
 
 def _keys_seen(
