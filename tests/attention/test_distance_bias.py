@@ -81,7 +81,11 @@ def test_under_torch_func():
     [
         (torch.zeros(3, 10), r"table of a DistanceBias has shape \(3, 10\) .* \[2, 3, 11\]"),
         (torch.zeros(11), r"table of a DistanceBias has shape \(11,\)"),
-        (torch.zeros(4, 11), "does not broadcast"),
+        (torch.zeros(4, 11), r"table of a DistanceBias has shape \(4, 11\)"),
+        (torch.zeros(3, 3, 11), r"table of a DistanceBias has shape \(3, 3, 11\)"),
+        (torch.zeros(1, 2, 3, 11), r"table of a DistanceBias has shape \(1, 2, 3, 11\)"),
+        (torch.zeros(()), r"table of a DistanceBias has shape \(\)"),
+        ([[0.0] * 11] * 3, r"table of a DistanceBias must be a torch\.Tensor, got list"),
         (torch.zeros(3, 11, dtype=torch.long), "bias must be floating point"),
     ],
 )
@@ -89,6 +93,13 @@ def test_a_table_that_does_not_fit(table, message):
     (q, k, v), _ = draw()
     with pytest.raises(ValueError, match=message):
         attention(q, k, v, bias=DistanceBias(table))
+
+
+@pytest.mark.parametrize(("Tq", "Tk"), [(0, 4), (0, 1), (1, 0)])
+def test_without_queries_or_keys(Tq, Tk):
+    (q, k, v), table = draw(Tq, Tk)
+    assert attention(q, k, v, bias=DistanceBias(table)).shape == q.shape
+    explain(q, k, v, bias=DistanceBias(table))
 
 
 def test_explain_takes_one():

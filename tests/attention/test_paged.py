@@ -152,6 +152,8 @@ def test_compiled():
         ("for 4 sequences", {"table": lambda x: x[:3]}),
         ("lengths must be int32", {"lengths": lambda x: x[:, None]}),
         ("lengths is on meta", {"lengths": lambda x: x.to("meta")}),
+        ("table must be an int32 tensor .*, got list", {"table": lambda x: x.tolist()}),
+        ("lengths must be an int32 tensor .*, got list", {"lengths": lambda x: x.tolist()}),
         ("q must be", {"q": lambda x: x.expand(-1, 2, -1, -1)}),
         ("k must be", {"k": lambda x: x[0]}),
         ("none of them 0", {"v": lambda x: x[:0]}),

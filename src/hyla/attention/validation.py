@@ -30,7 +30,7 @@ def check_arguments(
     pairwise = (B, H, Tq, k.shape[1])
     if isinstance(bias, DistanceBias):
         _check_distances(bias.table, (B, H, Tq + k.shape[1] - 1))
-        bias = bias.table[..., None, : k.shape[1]]  # one query's: the rest of it is checked below
+        bias = bias.table.new_empty(())  # for its device and dtype, which are checked below
     for name, tensor in (("bias", bias), ("mask", mask), ("code_multiplier", code_multiplier)):
         if tensor is not None:
             if not isinstance(tensor, Tensor):
@@ -132,7 +132,17 @@ def _check_broadcast(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def _check_distances(table: Tensor, shape: tuple[int, int, int]) -> None:
-    if table.ndim not in (2, 3) or table.shape[-1] != shape[2]:
+    if not isinstance(table, Tensor):
+        raise ValueError(
+            f"the table of a DistanceBias must be a torch.Tensor, got {type(table).__name__}"
+        )
+    want = shape[-table.ndim :]
+    fits = (
+        table.ndim in (2, 3)
+        and table.shape[-1] == want[-1]
+        and all(size in (1, of) for size, of in zip(table.shape[:-1], want[:-1], strict=True))
+    )
+    if not fits:
         raise ValueError(
             f"the table of a DistanceBias has shape {tuple(table.shape)} and must broadcast to "
             f"[batch, heads, queries + keys - 1] = {list(shape)}"

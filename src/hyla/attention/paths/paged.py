@@ -113,6 +113,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, eps: float, bac
 def _check_table(table: Tensor, lengths: Tensor, q: Tensor, k: Tensor) -> None:
     given = (("table", table, 2, "[sequences, pages]"), ("lengths", lengths, 1, "[sequences]"))
     for name, x, axes, shape in given:
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name} must be an int32 tensor {shape}, got {type(x).__name__}")
         if x.dtype not in (torch.int32, torch.int64) or x.ndim != axes or len(x) != len(q):
             raise ValueError(
                 f"{name} must be int32 {shape} for {len(q)} sequences, "
