@@ -16,6 +16,7 @@ OTHER = "(other)"
 """What stands for a token that is too rare to have a colour."""
 
 _MOST_LAYERS = 6
+_MOST_TOKENS = 11
 
 
 def shown_layers(layers: Sequence[int]) -> list[int]:
@@ -40,12 +41,12 @@ def text_tables(table: CodeTable) -> dict[str, "pandas.DataFrame"]:
     return tables
 
 
-def frequent_tokens(table: CodeTable, most: int = 11) -> CodeTable:
+def frequent_tokens(table: CodeTable) -> CodeTable:
     """Call all but the most frequent tokens other, so that each has a colour of its own."""
     names = ("token", "key_token")
     one_layer = table["layer"] == table["layer"].min()
     queries, keys = (Counter(table[name][one_layer].tolist()) for name in names)
-    kept = {token for token, count in (queries | keys).most_common(most) if count > 1}
+    kept = {token for token, count in (queries | keys).most_common(_MOST_TOKENS) if count > 1}
     return table.with_columns(
         **{
             name: np.array([t if t in kept else OTHER for t in table[name].tolist()])

@@ -77,15 +77,13 @@ def mean_codes(table: CodeTable, label: str) -> "pandas.DataFrame":
     return required("pandas").DataFrame(rows)
 
 
-def sample_codes(
-    table: CodeTable, label: str, *, per_value: int = 10, seed: int = 0
-) -> "pandas.DataFrame":
+def sample_codes(table: CodeTable, label: str, *, per_value: int = 10) -> "pandas.DataFrame":
     """Return some codes of each value of a label (Fig. A8A), a row for each coordinate."""
     rows = []
     for layer, joined in _by_layer(table):
         for name, members in _groups(joined, label):
             indices = np.flatnonzero(members)
-            for sample, index in enumerate(indices[_choice(len(indices), per_value, seed)]):
+            for sample, index in enumerate(indices[_choice(len(indices), per_value, seed=0)]):
                 rows += [
                     {
                         "layer": layer,

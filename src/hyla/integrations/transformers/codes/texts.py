@@ -14,6 +14,8 @@ from hyla.latents.capture import record_codes
 from hyla.latents.pairs import Pairs
 from hyla.latents.table import CodeTable
 
+_BATCH = 8  # texts that are run together
+
 
 class Pretrained(NamedTuple):
     """A model and the tokenizer that goes with it."""
@@ -26,7 +28,6 @@ def load_pretrained(
     reference: str,
     *,
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
     say: Callable[[str], None] = lambda line: None,
 ) -> Pretrained:
     """Load a model from a folder, or by its name on the Hugging Face hub, which `say` is told.
@@ -47,7 +48,7 @@ def load_pretrained(
         say(f"{reference} is no folder here: asking the Hugging Face hub for it")
     source = str(local) if local.exists() else reference
     try:
-        model = AutoModel.from_pretrained(source, dtype=dtype)
+        model = AutoModel.from_pretrained(source, dtype=torch.float32)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         if local.exists():
@@ -91,7 +92,6 @@ def stream_texts(
     decoder_texts: Sequence[str] | None = None,
     pairs: Pairs = "self",
     max_tokens: int = 512,
-    batch_size: int = 8,
     on_progress: Callable[[int], None] = lambda texts: None,
 ) -> Iterator[CodeTable]:
     """Yield the codes of the texts' tokens, batch by batch, with columns `token` and `key_token`.
@@ -111,7 +111,7 @@ def stream_texts(
     elif decoder_texts is not None:
         raise ValueError(f"{type(model).__name__} has no decoder beside its encoder to read texts")
 
-    for members in _batches(ids, decoder_ids, batch_size):
+    for members in _batches(ids, decoder_ids):
         inputs: dict[str, Tensor] = {"input_ids": torch.tensor([ids[i] for i in members])}
         if decoder_ids[members[0]] is not None:
             inputs["decoder_input_ids"] = torch.tensor([decoder_ids[i] for i in members])
@@ -136,15 +136,15 @@ def _first_decoder_token(model: Any) -> int:
 
 
 def _batches(
-    ids: Sequence[list[int]], decoder_ids: Sequence[list[int] | None], batch_size: int
+    ids: Sequence[list[int]], decoder_ids: Sequence[list[int] | None]
 ) -> Iterator[list[int]]:
     """Yield the numbers of texts that have the same lengths."""
     by_length: dict[tuple[int, int], list[int]] = {}
     for i, (own, decoder) in enumerate(zip(ids, decoder_ids, strict=True)):
         by_length.setdefault((len(own), len(decoder or ())), []).append(i)
     for members in by_length.values():
-        for start in range(0, len(members), batch_size):
-            yield members[start : start + batch_size]
+        for start in range(0, len(members), _BATCH):
+            yield members[start : start + _BATCH]
 
 
 def _with_tokens(
