@@ -25,8 +25,10 @@ class needed:  # noqa: N801 - a statement, as in `with needed("tables", "Parquet
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ImportError):
-            why = self._why or f"{error.name} is not installed"
+        # One that was told already, further in, names the extra that is missing there.
+        if isinstance(error, ImportError) and not isinstance(error, MissingLibraryError):
+            absent = isinstance(error, ModuleNotFoundError) and error.name
+            why = self._why or (f"{error.name} is not installed" if absent else str(error))
             raise self._raises(f"{why}: {install_command(self._extra)}") from error
 
 
