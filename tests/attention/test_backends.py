@@ -112,6 +112,20 @@ def test_a_residual_network_of_wide_heads_is_the_sum_of_two_members(handed, name
     assert len(handed) == members
 
 
+@pytest.mark.parametrize("phi", ["silu", torch.sin])
+@pytest.mark.parametrize("output", ["plain", "rms", "expected"])
+@pytest.mark.parametrize("value", ["activated", "pooled"])
+def test_a_nonlinearity_beside_the_sum_over_keys_is_put_around_the_linear_kernel(
+    handed, value, output, phi
+):
+    spec = AttentionSpec(normalisation="rms_head", value=value, phi=phi, output=output, gain=0.5)
+    q, k, v, options = operands("linear_rmshead", keys=6)
+    options |= {"attention": spec, "mask": torch.tensor([True] * 5 + [False])}
+    out = attention(q, k, v, backend="fused", causal=True, **options)
+    torch.testing.assert_close(out, attention(q, k, v, causal=True, **options))
+    assert [phi for _, _, phi in handed] == ["identity"]
+
+
 def test_kernel_output_alone_and_code_of_half_precision(handed):
     q, k, v, options = operands("hyla", dtype=torch.float16, magnitude=1e3)
     out, code = attention(q, k, v, backend="fused", return_code=True, **options)

@@ -24,6 +24,12 @@ _WIDEST_RESIDUAL = 16  # heads of the kernel that knows this value network as on
 _NUMBERS = re.compile(r"\d+")
 _SAID: set[str] = set()
 
+# Value networks that are others with the same code, added up; φ may come before or after.
+_MADE_OF = {
+    "residual": ("linear", "hidden"),
+    "activated": ("linear",),
+    "pooled": ("linear",),
+}
 # Members of the family that need no kernel of ours to be fast, with heads of some width.
 _WITHOUT_A_KERNEL = {
     ("softmax", "linear"): (
@@ -83,13 +89,18 @@ def choose_path(
     if spec.output == "expected" and bias is not None and bias_masks:
         return "a bias may mask keys by -inf, which the kernels do not count (see bias_masks)"
     options |= {"bias": bias, "bias_masks": bias_masks, "if_faster": if_faster}
-    if spec.value != "residual" or q.shape[-1] <= _WIDEST_RESIDUAL:
+    members = _MADE_OF.get(spec.value)
+    if members is None or (spec.value == "residual" and q.shape[-1] <= _WIDEST_RESIDUAL):
         path = _path_of_member(q, k, v, spec=spec, **options)
-        if spec.value != "residual" or not isinstance(path, str):
+        if members is None or not isinstance(path, str):
             return path
+    if spec.value == "activated":
+        v = spec.activate(v)
     parts = []
-    for value in ("linear", "hidden"):  # two members of the family with the same code, added up
-        part = replace(spec, value=value, output="plain", gain=1.0)
+    for value in members:
+        # The linear value network has no φ, so that it may be any callable around it.
+        phi = "identity" if value == "linear" else spec.phi
+        part = replace(spec, value=value, phi=phi, output="plain", gain=1.0)
         path = _path_of_member(q, k, v, spec=part, **options)
         if isinstance(path, str):
             return path
@@ -99,8 +110,10 @@ def choose_path(
 
 
 def _add_up(spec: AttentionSpec, parts: list[Path], seen: Number) -> Tensor:
-    linear_part, hidden_part = parts
-    return spec.finish(linear_part.attend() + hidden_part.attend(), seen)
+    out = parts[0].attend()
+    for part in parts[1:]:
+        out = out + part.attend()
+    return spec.finish(spec.activate(out) if spec.value == "pooled" else out, seen)
 
 
 def _path_of_member(
