@@ -16,12 +16,12 @@ def check_arguments(
     v: Tensor,
     *,
     spec: AttentionSpec,
-    bias: Tensor | DistanceBias | None,
-    mask: Tensor | None,
-    value_weight: Tensor | None,
-    code_multiplier: Tensor | None,
     eps: float,
     backend: str,
+    bias: Tensor | DistanceBias | None = None,
+    mask: Tensor | None = None,
+    value_weight: Tensor | None = None,
+    code_multiplier: Tensor | None = None,
     return_code: bool | Tensor = False,
 ) -> None:
     """Raise a ValueError for anything `attention` could not compute with."""

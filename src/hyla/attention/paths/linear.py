@@ -12,7 +12,8 @@ from hyla.attention.distance import DistanceBias
 from hyla.attention.groups import for_every_head
 
 CHUNK = 128
-# Smaller heads are the tasks' little models, on sequences shorter than a chunk.
+# Smaller heads are the tasks' little models, on sequences shorter than a chunk. They run under
+# vmap, where the fused softmax does not.
 MIN_WIDTH = 32
 
 
@@ -25,13 +26,18 @@ def why_unsupported(
     mask: Tensor | None,
     causal: bool,
 ) -> str | None:
-    """Say why sums of keys and values cannot compute this, or return None if they can."""
+    """Say why sums of keys and values cannot compute this, or return None if they can.
+
+    What they cannot, a fused softmax cannot either.
+    """
     if q.shape[-1] < MIN_WIDTH:
-        return f"linear attention is summed up for heads of {MIN_WIDTH} and more"
+        return (
+            f"softmax and linear attention need no kernel of ours with heads of {MIN_WIDTH} or more"
+        )
     if bias is not None or mask is not None:
-        return "linear-time attention takes neither a bias nor a mask other than causal"
+        return "linear attention and fused softmax take neither a bias nor a mask other than causal"
     if causal and q.shape[1] not in (1, k.shape[1]):
-        return "linear-time causal attention takes one query or as many as there are keys"
+        return "causal linear attention or softmax takes one query or as many as there are keys"
     return None
 
 

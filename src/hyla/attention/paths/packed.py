@@ -109,10 +109,6 @@ def _check(
     check_arguments(
         *(x.unsqueeze(0) for x in (q, k, v)),
         spec=spec,
-        bias=None,
-        mask=None,
-        value_weight=None,
-        code_multiplier=None,
         eps=eps,
         backend=backend,
     )

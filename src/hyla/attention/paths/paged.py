@@ -101,10 +101,6 @@ def _check(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, eps: float, bac
         q,
         *(x[:1].expand(len(q), -1, -1, -1) for x in (k, v)),  # as if all had the first page
         spec=spec,
-        bias=None,
-        mask=None,
-        value_weight=None,
-        code_multiplier=None,
         eps=eps,
         backend=backend,
     )

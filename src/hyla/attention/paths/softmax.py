@@ -1,33 +1,19 @@
 """Softmax attention by PyTorch's own fused kernels."""
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from hyla.attention.distance import DistanceBias
 from hyla.attention.kernels.gradients import why_not_forward_mode
-
-# Smaller heads are the tasks' little models, which run under vmap, where these kernels do not.
-MIN_WIDTH = 32
+from hyla.attention.paths import linear
 
 
-def why_unsupported(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    bias: Tensor | DistanceBias | None,
-    mask: Tensor | None,
-    causal: bool,
-) -> str | None:
+def why_unsupported(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> str | None:
     """Say why PyTorch's kernels cannot compute this, or return None if they can."""
-    if q.shape[-1] < MIN_WIDTH:
-        return f"softmax attention is fused for heads of {MIN_WIDTH} and more"
-    if bias is not None or mask is not None:
-        return "fused softmax attention takes neither a bias nor a mask other than causal"
-    if causal and q.shape[1] not in (1, k.shape[1]):
-        # Theirs lets the first query see the first key; ours, the last the last.
-        return "fused causal softmax takes one query or as many as there are keys"
-    return why_not_forward_mode(q, k, v)
+    # Causal with fewer queries than keys, theirs lets the first query see the first key; ours, the
+    # last the last.
+    return linear.why_unsupported(q, k, v, **options) or why_not_forward_mode(q, k, v)
 
 
 def fused_softmax_attention(
