@@ -314,6 +314,16 @@ def test_panels_keep_their_width_on_a_narrow_screen():
     )
 
 
+def test_a_map_of_nothing_is_drawn_on_the_page():
+    assert "heatmap" in figure_html(Figure(panels=[[heatmap(["a", "b"], 0), heatmap([], 0)]]))
+
+
+def test_the_toolbar_of_the_page_has_no_ground_of_its_own():
+    """Plotly derives one from the paper's, which is a black that is not there."""
+    drawn = figure_html(Figure(panels=[[lines([1, 2])]]))
+    assert re.search(r'"modebar":\{[^}]*"bgcolor":"rgba\(0,0,0,0\)"', drawn)
+
+
 def test_rows_of_the_same_name_stay_apart_on_the_page():
     page = figure_html(Figure(panels=[[heatmap(["a", "", "b", ""], 2)]]))
     assert '"tickvals":[0,2],"ticktext":["a","b"]' in page

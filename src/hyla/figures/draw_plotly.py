@@ -72,6 +72,8 @@ def figure_html(figure: Figure) -> str:
         # The page's own ground, which may be dark.
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
+        # Plotly would make half a black box of it, and white signs on that; greys show on both.
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#999", "activecolor": "#777"},
     )
     if any(map(shared_scales, figure.panels)):
         canvas.update_layout(legend_x=1 + _SCALE_PIXELS / _PAGE_PIXELS)  # right of the scales
@@ -182,8 +184,8 @@ def _around(panel: Panel) -> tuple[int, int]:
         case Points():
             return 15, 20
         case Heatmap():
-            beside = 20 + 7 * max(map(len, panel.rows)) + 25 * bool(panel.y_label)
-            longest = max(map(len, panel.columns))
+            beside = 20 + 7 * max(map(len, panel.rows), default=0) + 25 * bool(panel.y_label)
+            longest = max(map(len, panel.columns), default=0)
             # Longer names are turned.
             below = 25 if longest <= 3 else 30 + 4 * longest
             return beside, below + 25 * bool(panel.x_label)
