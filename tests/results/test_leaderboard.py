@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +231,20 @@ def test_predict_writes_what_submit_reads(tmp_path, capsys):
     assert "51,200 answers" in capsys.readouterr().out
     assert submit(file, tmp_path, "--dry-run", variant="longer") == 0
     assert not (tmp_path / "entries").exists()
+
+
+def test_predict_says_how_long_it_will_take(tmp_path, monkeypatch, capsys):
+    """Elsewhere than in a terminal, too."""
+    predict = import_module("hyla.commands.sraven.predict")  # as a name, that is the function
+    monkeypatch.setattr(predict, "_PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(predict, "load_answerer", lambda *asked: (*trained(), 0))
+    monkeypatch.setattr(predict, "whose_answers", lambda *asked: {})
+    file = str(tmp_path / "answers.parquet")
+    assert main(["sraven", "predict", "own", "--variant", "paper", "--out", file]) == 0
+    first, second, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "Answering 51,200 instances of paper"
+    assert re.fullmatch(r"1,024 of 51,200, about \d:\d\d:\d\d left", second)
+    assert last == f"51,200 answers in {file}"
 
 
 @pytest.mark.parametrize("who", ["chance", "sraven-softmax"])

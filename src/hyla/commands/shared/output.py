@@ -1,8 +1,10 @@
 """What commands print: tables that fit the terminal, and plain lines elsewhere."""
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Protocol
 
 from rich.console import Console
@@ -77,12 +79,27 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress_bar(screen: Console, total: int, what: str = "") -> Iterator[Advance]:
-    """Show a bar while in a terminal; elsewhere, plain lines say what is done next."""
+def progress_bar(
+    screen: Console, total: int, what: str = "", *, plain_seconds: float = math.inf
+) -> Iterator[Advance]:
+    """Show a bar while in a terminal; elsewhere, plain lines say what is done next.
+
+    Every `plain_seconds` one of these says how much is done, and how long the rest will take.
+    """
+    began = told = time.monotonic()
+    done = 0
 
     def advance(number: int, what: str | None = None) -> None:
+        nonlocal told, done
+        done += number
         progress.update(bar, advance=number, description=what)
-        if what is not None and not screen.is_terminal:
+        if screen.is_terminal:
+            return
+        now = time.monotonic()
+        if what is None and now - told >= plain_seconds:
+            left = timedelta(seconds=round((now - began) * (total - done) / max(1, done)))
+            what, told = f"{done:,} of {total:,}, about {left} left", now
+        if what is not None:
             screen.print(what, highlight=False)
 
     with Progress(

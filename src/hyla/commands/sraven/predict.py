@@ -8,11 +8,13 @@ from typing import Literal
 from torch import Tensor
 
 from hyla.commands.shared.exits import usage_errors, write_errors
-from hyla.commands.shared.output import Screen
+from hyla.commands.shared.output import Screen, progress_bar
 from hyla.commands.sraven.answerer import load_answerer, refuse_member
 from hyla.commands.sraven.whose import whose_answers
-from hyla.tasks.sraven.variants import Variant, variant_named
+from hyla.tasks.sraven.variants import INSTANCES, Variant, variant_named
 from hyla.training.devices import resolve_device
+
+_PLAIN_SECONDS = 10.0  # between two lines of progress where there is no terminal
 
 
 def predict(
@@ -51,21 +53,27 @@ def predict(
     with usage_errors():
         asked = variant_named(variant)
         answer = _answerer(who, asked, member, device)
-    answers = answer(asked)
+    screen = Screen()
+    with progress_bar(screen, INSTANCES, plain_seconds=_PLAIN_SECONDS) as advance:
+        advance(0, f"Answering {INSTANCES:,} instances of {asked.name}")
+        answers = answer(asked, on_progress=advance)
     with write_errors(out):
         write_predictions(out, answers, whose_answers(who, member, asked))
-    Screen().say(f"{len(answers):,} answers in {out}")
+    screen.say(f"{len(answers):,} answers in {out}")
 
 
-def _answerer(who: str, variant: Variant, member: int, device: str) -> Callable[[Variant], Tensor]:
-    """Return who answers; a ValueError if they cannot."""
+def _answerer(who: str, variant: Variant, member: int, device: str) -> Callable[..., Tensor]:
+    """Return who answers a variant and says how many more are answered; a ValueError if none can.
+
+    Those who need no training take a second, and say nothing.
+    """
     from hyla.results.leaderboard.answers import BASELINES, by_model, check_trained_for
 
     if who in BASELINES:
         refuse_member(who, member)
         if who == "solver":
             variant.config.refuse_distractors("the solver")
-        return BASELINES[who]
+        return lambda variant, on_progress: BASELINES[who](variant)
     model, config, seed = load_answerer(who, member, resolve_device(device))
     check_trained_for(variant, config, seed=seed)
     return partial(by_model, model=model, config=config, seed=seed)

@@ -39,16 +39,25 @@ BASELINES: dict[str, Callable[[Variant], Int64[Tensor, "n m"]]] = {
 
 @torch.no_grad()
 def by_model(
-    variant: Variant, model: Transformer, config: TrainConfig, *, seed: int
+    variant: Variant,
+    model: Transformer,
+    config: TrainConfig,
+    *,
+    seed: int,
+    on_progress: Callable[[int], None] = lambda instances: None,
 ) -> Int64[Tensor, "n m"]:
-    """The answers of a model of ours; a ValueError if it was trained on what is held out here."""
+    """The answers of a model of ours; a ValueError if it was trained on what is held out here.
+
+    `on_progress` is called with the number of instances answered since its last call.
+    """
     check_trained_for(variant, config, seed=seed)
     inputs = as_batch(variant.evaluation(), num_values=variant.config.num_values).inputs
     device = next(model.parameters()).device
     queries = variant.config.panel_size
-    answers = [
-        model(part.to(device))[:, -queries:].argmax(-1).cpu() for part in inputs.split(_BATCH)
-    ]
+    answers = []
+    for part in inputs.split(_BATCH):
+        answers.append(model(part.to(device))[:, -queries:].argmax(-1).cpu())
+        on_progress(len(part))
     return torch.cat(answers)
 
 
