@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 
 import torch
-from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from hyla.benchmarks.training import build
@@ -54,7 +53,7 @@ def kernel_times(case: Case, device: torch.device, steps: int) -> dict[str, floa
             torch.cuda.synchronize(device)
     times: dict[str, float] = {}
     for event in watched.key_averages():
-        if on_gpu and event.device_type != DeviceType.CUDA:
+        if on_gpu and event.device_type.name != "CUDA":
             continue
         time = event.self_device_time_total if on_gpu else event.self_cpu_time_total
         times[event.key] = time / steps

@@ -1,7 +1,4 @@
-"""Search for the fastest plan of each pass and shape of the small-head kernels, on one GPU.
-
-    python tools/tune_small_attention.py
-"""
+"""Search for the fastest plan of each pass and shape of the small-head kernels, on one GPU."""
 
 import itertools
 import math

@@ -24,7 +24,8 @@ from block_checks import (
 from hyla.attention.kernels.formula import read_sources
 from hyla.training import config_from_tree, load_preset, merge
 from hyla.training.population import Population
-from hyla.training.population.blocks import kernel, why_not_fused, with_fused_blocks
+from hyla.training.population.blocks import kernel, with_fused_blocks
+from hyla.training.population.blocks.block import why_not_fused
 from kernel_host import HostBuilds, needs_host_build, on_the_host
 
 pytestmark = [

@@ -45,7 +45,6 @@ Plan = TensorCorePlan | PlainPlan
 
 _PASSES = {"forward": 0, "query": 1, "key": 2}
 _BIAS_GRADIENT_NONE, _BIAS_GRADIENT_STORE, _BIAS_GRADIENT_ATOMIC = range(3)
-_RESERVED = 1024  # bytes of shared memory that the driver keeps in each block
 
 
 def why_unsupported(call: Call) -> str | None:
@@ -239,9 +238,9 @@ def _first_plan(
     candidates = plain.plans(pass_name, heads, width)
     if dtype in tensor_core.DTYPES and capability(device) >= tensor_core.CAPABILITY:
         candidates = (*tensor_core.plans(pass_name, heads, width), *candidates)
-    room = nvrtc.shared_memory(device) + _RESERVED
+    room = nvrtc.shared_memory(device) + nvrtc.RESERVED
     for plan in candidates:
-        if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + _RESERVED) <= room:
+        if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + nvrtc.RESERVED) <= room:
             return plan
     return None
 

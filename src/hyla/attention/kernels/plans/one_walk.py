@@ -3,13 +3,13 @@
 import math
 
 from hyla.attention.kernels.call import Call
+from hyla.attention.kernels.nvrtc import RESERVED
 from hyla.attention.kernels.plans.small import WARP, Plan
 
 ROWS = 2
 _LANE_FLOATS = 16  # of a token in a lane: keys, values and their gradients take 8 times as many
 _BUSY_WARPS = 8  # on a multiprocessor: what its registers hold
 _ENOUGH_WARPS = 512  # for all multiprocessors to have some
-_RESERVED = 1024  # bytes of shared memory that the driver keeps in each block
 
 
 def choose_one_walk(call: Call, room: int) -> Plan | None:
@@ -32,7 +32,7 @@ def choose_one_walk(call: Call, room: int) -> Plan | None:
     warps = 1
     while 2 * warps <= most_warps:
         needed = shared_bytes(Plan(lanes=lanes, rows=ROWS, threads=WARP * warps), call)
-        beside = (room + _RESERVED) // (needed + _RESERVED)
+        beside = (room + RESERVED) // (needed + RESERVED)
         if warps * beside >= _BUSY_WARPS and batch * warps >= _ENOUGH_WARPS:
             break
         warps *= 2

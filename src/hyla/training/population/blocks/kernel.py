@@ -54,11 +54,5 @@ def line(x: Tensor, at_once: int, slices: int = 1) -> Line:
     """
     members, tokens = x.shape[:2]
     fitting = -(-members * tokens // at_once)
-    blocks = max(1, min(_multiprocessors(x.device) // slices, fitting))
+    blocks = max(1, min(nvrtc.multiprocessors(x.device) // slices, fitting))
     return Line(members=members, tokens=tokens, blocks=blocks)
-
-
-def _multiprocessors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 6  # of the host build: some blocks have two pieces, and some members several blocks
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -16,8 +16,8 @@ SLICE = 128
 """Hidden units whose sums a block keeps in registers (`hidden_backward.cu`)."""
 HIDDEN = (SLICE, 2 * SLICE)
 """Hidden units whose weights fit into shared memory (`stream_backward.cu`)."""
-PRECISIONS = {"tf32": torch.float32, "bf16": torch.bfloat16}
-"""Of a run, and what its tokens are then."""
+PRECISIONS = ("tf32", "bf16")
+"""Of a run."""
 _ROW = 128  # bytes of a row of a tile
 
 
