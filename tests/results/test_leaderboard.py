@@ -238,7 +238,7 @@ def test_predict_says_how_long_it_will_take(tmp_path, monkeypatch, capsys):
     predict = import_module("hyla.commands.sraven.predict")  # as a name, that is the function
     monkeypatch.setattr(predict, "_PLAIN_SECONDS", 0.0)
     monkeypatch.setattr(predict, "load_answerer", lambda *asked: (*trained(), 0))
-    monkeypatch.setattr(predict, "whose_answers", lambda *asked: {})
+    monkeypatch.setattr(predict, "whose_answers", lambda *asked, label: {})
     file = str(tmp_path / "answers.parquet")
     assert main(["sraven", "predict", "own", "--variant", "paper", "--out", file]) == 0
     first, second, *_, last = capsys.readouterr().out.splitlines()

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.output import Screen, progress_bar
-from hyla.commands.sraven.answerer import load_answerer, refuse_member
-from hyla.commands.sraven.whose import whose_answers
+from hyla.explorer.answerers import load_answerer, refuse_member, whose_answers
+from hyla.lab.experiments.shared.panels import label_of
 from hyla.tasks.sraven.variants import INSTANCES, Variant, variant_named
 from hyla.training.devices import resolve_device
 
@@ -58,7 +58,7 @@ def predict(
         advance(0, f"Answering {INSTANCES:,} instances of {asked.name}")
         answers = answer(asked, on_progress=advance)
     with write_errors(out):
-        write_predictions(out, answers, whose_answers(who, member, asked))
+        write_predictions(out, answers, whose_answers(who, member, asked, label=label_of))
     screen.say(f"{len(answers):,} answers in {out}")
 
 

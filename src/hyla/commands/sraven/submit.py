@@ -8,7 +8,6 @@ from cyclopts import Parameter
 
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.output import Screen, table
-from hyla.commands.sraven.whose import answered_variant
 from hyla.results.leaderboard import Entry, Score, score, write_entry
 from hyla.results.leaderboard.entries import FOLDER
 
@@ -66,7 +65,7 @@ def submit(
     dry_run
         Score, and write nothing.
     """
-    from hyla.results.leaderboard.predictions import read_about, read_predictions
+    from hyla.results.leaderboard.predictions import answered_variant, read_about, read_predictions
 
     with usage_errors():
         for name, value in (("seed", seed), ("trained-on", trained_on), ("seconds", seconds)):

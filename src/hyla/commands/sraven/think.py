@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from hyla._files import write_json
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.output import Screen, table
-from hyla.commands.sraven.answerer import load_answerer
+from hyla.explorer.answerers import load_answerer
 from hyla.figures.draw_matplotlib import check_picture, write_picture
 from hyla.lab.sraven_figures import WAYS, thinking_figure
 from hyla.latents.search import LEARNING_RATE

@@ -17,7 +17,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from hyla._optional import needed
-from hyla.tasks.sraven.variants import INSTANCES, Variant
+from hyla.tasks.sraven.variants import INSTANCES, Variant, variant_named
 
 with needed("tables", "Parquet needs pyarrow"):
     import pyarrow as pa
@@ -45,6 +45,24 @@ def read_about(path: Path) -> dict[str, Any]:
     """Read what a file says about who gave its answers: nothing, if `predict` did not write it."""
     metadata = _read(path, parquet.read_schema).metadata or {}
     return json.loads(metadata.get(_ABOUT, b"{}"))
+
+
+def answered_variant(asked: str | None, told: Mapping[str, Any]) -> Variant:
+    """Return the variant that a file answers; a ValueError if it is not the one asked for."""
+    name = asked or told.get("variant")
+    if name is None:
+        raise ValueError("say which variant is answered by --variant: the file does not")
+    variant = variant_named(name)
+    if told.get("variant", name) != name:
+        raise ValueError(
+            f"the file answers variant {told['variant']}, not {name}: score it with --variant "
+            f"{told['variant']}, or answer {name}"
+        )
+    if told.get("hash", variant.published["hash"]) != variant.published["hash"]:
+        raise ValueError(
+            f"the file answers variant {name} as it was, and it is another now: answer it again"
+        )
+    return variant
 
 
 def read_predictions(path: Path, variant: Variant) -> Int64[Tensor, "n m"]:
