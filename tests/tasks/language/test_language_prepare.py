@@ -223,13 +223,33 @@ def test_a_tokenizer_that_cannot_be_trained_leaves_the_folder_free(tmp_path):
 
 def test_no_validation_documents(tmp_path):
     settings = Settings(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
-    with pytest.raises(CorpusError, match=r"no validation documents .* give validation files"):
+    advice = r"no validation documents .* give --validation files, or a larger --validation-fract"
+    with pytest.raises(CorpusError, match=advice):
         prepare(tmp_path / "out", source(tmp_path), settings=settings)
     # Whoever looks later is not sent to do the same again.
     with pytest.raises(CorpusError, match="out failed: there are no validation documents"):
         Corpus.open(tmp_path / "out")
     with pytest.raises(ValueError, match="validation_fraction must lie between 0 and 1, got 0"):
         Settings(validation_fraction=0)
+
+
+def test_a_folder_whose_preparation_failed_takes_what_its_error_advises(tmp_path):
+    out, few = tmp_path / "out", Settings(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
+    for _ in range(2):  # the same again fails again
+        with pytest.raises(CorpusError, match="in the same folder"):
+            prepare(out, source(tmp_path), settings=few)
+    assert prepare(out, source(tmp_path), settings=SETTINGS).manifest["splits"]["validation"]
+    assert files(out) == files(prepare(tmp_path / "new", source(tmp_path), settings=SETTINGS).path)
+
+
+def test_a_failed_preparation_takes_nobody_elses_files_with_it(tmp_path):
+    few = Settings(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
+    with pytest.raises(CorpusError, match="no validation documents"):
+        prepare(tmp_path / "out", source(tmp_path), settings=few)
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    with pytest.raises(CorpusError, match="is not empty and holds no corpus"):
+        prepare(tmp_path / "out", source(tmp_path), settings=SETTINGS)
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
 
 
 def test_what_is_no_corpus(tmp_path):

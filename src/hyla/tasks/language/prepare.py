@@ -8,8 +8,9 @@ same files, byte for byte, as one that was not.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,11 @@ class _Journal:
     def open(cls, out: Path, identity: dict[str, Any]) -> "_Journal":
         path = out / JOURNAL
         identity = json.loads(json.dumps(identity))  # as it will be read back
-        if path.exists():
-            content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes()) if path.exists() else None
+        if content is not None and "failed" in content and content["identity"] != identity:
+            _remove_failed(out, content)
+            content = None
+        if content is not None:
             _check_same(identity, content["identity"], out, "holds an unfinished preparation")
             for half_written in out.glob(".*.tmp-*"):
                 half_written.unlink(missing_ok=True)
@@ -264,14 +268,24 @@ def _side_of(document: str, validation_fraction: float) -> str:
     return "validation" if share < validation_fraction else "train"
 
 
+def _remove_failed(out: Path, content: Mapping[str, Any]) -> None:
+    """Make room for other input; the journal goes last, so that a kill leaves nothing unexplained.
+
+    What the preparation did not write itself stays.
+    """
+    shards = chain.from_iterable(shards_from_json(content["splits"]).values())
+    for file in (*(name for shard in shards for name in shard.sha256), TOKENIZER, JOURNAL):
+        (out / file).unlink(missing_ok=True)
+
+
 def _finish(out: Path, identity: Any, tokenizer: Tokenizer, journal: _Journal) -> None:
     splits = journal.content["splits"]
     for split, advice in (
         ("train", "check the files, or the limit of tokens"),
-        ("validation", "give validation files, or a larger validation_fraction"),
+        ("validation", "give --validation files, or a larger --validation-fraction"),
     ):
         if not splits[split]["tokens"]:
-            reason = f"there are no {split} documents with any text: {advice}, and delete {out}"
+            reason = f"there are no {split} documents with any text: {advice}, in the same folder"
             journal.fail(reason)
             raise CorpusError(reason)
     write_json(
