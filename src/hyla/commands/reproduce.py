@@ -117,8 +117,7 @@ def reproduce(
         return
     with screen:
         outcome = job.run(screen, shares)
-    ended = outcome.stopped is None and not outcome.submitted
-    if report and ended and stored_conditions(job.store):
+    if report and outcome.ended and stored_conditions(job.store):
         outcome.unmeasured += write_report(job.store, screen.console)
     outcome.check()
 

@@ -43,7 +43,7 @@ def run(
     if dry_run:
         return Outcome(shares=job.plan())
     outcome = job.run(Watch(say))
-    if outcome.stopped is None and not outcome.submitted:
+    if outcome.ended:
         if isinstance(job, Sweep):
             for path in job.write(outcome):
                 say(f"written: {path}")

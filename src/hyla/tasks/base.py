@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -142,6 +143,18 @@ class Sampler(ABC):
 
 
 _SamplerT_co = TypeVar("_SamplerT_co", bound=Sampler, covariant=True)
+
+
+def without_defaults(settings: Any, but: Collection[str] = ()) -> dict[str, Any]:
+    """The settings of a dataclass that are not at their defaults, by name, `but` some.
+
+    What identifies a task or a method: a setting that is added later changes no earlier one.
+    """
+    return {
+        field.name: value
+        for field in dataclasses.fields(settings)
+        if (value := getattr(settings, field.name)) != field.default and field.name not in but
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

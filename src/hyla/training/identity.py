@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec, is_own_preset, resolve_spec
-from hyla.tasks.base import Task
+from hyla.tasks.base import Task, without_defaults
 from hyla.tasks.registry import is_own_task
 
 if TYPE_CHECKING:
@@ -50,12 +50,13 @@ def fingerprint(tree: Mapping[str, Any]) -> str:
 def computed(config: "TrainConfig") -> dict[str, Any]:
     """Return what all models of a method have in common: the canonical tree of their settings."""
     tree = {
-        field.name: _without_defaults(
-            getattr(config, field.name), but=_IMPLEMENTATION if field.name == "model" else ()
-        )
+        field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
         if field.name not in ("members", *WATCHED)
     }
+    for name, value in tree.items():
+        if dataclasses.is_dataclass(value):
+            tree[name] = without_defaults(value, but=_IMPLEMENTATION if name == "model" else ())
     return (
         tree | own_preset(config.model.attention) | own_task(config.task_name, config.build_task())
     )
@@ -150,7 +151,7 @@ def method_key(config: "TrainConfig") -> str:
 
 def task_key(config: "TrainConfig") -> str:
     """Return a readable name of a task's settings that are not at their defaults."""
-    changed = _without_defaults(config.task)
+    changed = without_defaults(config.task)
     return " ".join([config.task_name, *(f"{name}={value}" for name, value in changed.items())])
 
 
@@ -158,14 +159,4 @@ def shape_key(config: "TrainConfig") -> str:
     """Return a short hash of what a task's instances look like, whatever is held out of them."""
     fields = dataclasses.fields(config.task)
     others = [field.name for field in fields if not field.metadata.get("shape", True)]
-    return fingerprint({config.task_name: _without_defaults(config.task, but=others)})[:8]
-
-
-def _without_defaults(value: Any, but: Collection[str] = ()) -> Any:
-    if not dataclasses.is_dataclass(value):
-        return value
-    return {
-        field.name: getattr(value, field.name)
-        for field in dataclasses.fields(value)
-        if getattr(value, field.name) != field.default and field.name not in but
-    }
+    return fingerprint({config.task_name: without_defaults(config.task, but=others)})[:8]

@@ -67,6 +67,11 @@ class Outcome:
     submitted: bool = False
     """Whether jobs are in Slurm's queue that nobody waits for."""
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes of this call or of jobs that it submitted."""
+        return self.stopped is None and not self.submitted
+
     @functools.cached_property
     def found(self) -> list[Found]:
         """What is finished, by method."""

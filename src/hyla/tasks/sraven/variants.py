@@ -7,7 +7,6 @@ its settings, combinations and instances, and the ceiling on these instances.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from hyla._errors import check_choice
+from hyla.tasks.base import without_defaults
 from hyla.tasks.sraven.config import SravenConfig
 from hyla.tasks.sraven.generator import Instances
 from hyla.tasks.sraven.solver.ambiguity import ambiguous_by_definition
@@ -57,11 +57,7 @@ class Variant:
         sides = self.task.manifest(SEED)
         return {
             "variant": self.name,
-            "settings": {
-                field.name: value
-                for field in dataclasses.fields(SravenConfig)
-                if (value := getattr(self.config, field.name)) != field.default
-            },
+            "settings": without_defaults(self.config),
             "combinations": {name: len(side) for name, side in sides.sides.items()},
             "combinations_sha256": sides.hash,
             "evaluation": {"split": SPLIT, "seed": SEED, "instances": INSTANCES},
