@@ -75,14 +75,13 @@ class Job:
 
 _SRAVEN = {"task_name": ["sraven"]}
 _DENSE, _EXPERTS = {"model.feed_forward": ["gelu"]}, {"model.feed_forward": ["moe"]}
-# The paper's own cell is measured (results/lab/paper-tf32): what is asked for leaves it out.
+# What results/lab/paper-tf32 has is left out, such as the paper's own cell.
 JOBS = (
     Job(
         name="recommended",
-        why="HYLA as recommended on SRAVEN, six seeds",
+        why="HYLA as recommended on SRAVEN once more: models for the explorer and the leaderboard",
         asked=("scale",),
         only=_SRAVEN | {"model.attention": [RECOMMENDED]},
-        seeds=6,
     ),
     Job(
         name="tableA1-dense",
@@ -146,9 +145,15 @@ JOBS = (
     ),
     Job(
         name="codeswap",
-        why="swaps of the recommended HYLA's codes: is its code still tied to its operands?",
+        why="swaps of the codes of these models: is a scaled HYLA's code tied to its operands?",
         asked=("codeswap",),
         only={"model.attention": [RECOMMENDED]},
+    ),
+    Job(
+        name="scale-rivals",
+        why="softmax and linear attention with a normalised output on SRAVEN: is scale all?",
+        asked=("scale",),
+        only=_SRAVEN | {"model.attention": ["softmax.rms4", "linear.rms4", "hyla.rms4"]},
     ),
     Job(
         name="equalscale-sraven",
@@ -173,6 +178,22 @@ JOBS = (
         why="half and three quarters held out at the full 20 M instances",
         asked=("figA5",),
         only={"task.held_out_fraction": ["0.5", "0.75"]},
+    ),
+    Job(
+        name="fig2c",
+        why="Figure 2C's cells that have one seed",
+        asked=("fig2c",),
+        only={"task.sequence_length": ["64", "96"]},
+    ),
+    Job(
+        name="figA7",
+        why="codes of a deep softmax transformer",
+        asked=("figA7",),
+    ),
+    Job(
+        name="unambiguous",
+        why="SRAVEN with one answer for each instance",
+        asked=("unambiguous",),
     ),
     Job(
         name="tableA1-search",

@@ -41,7 +41,7 @@ def test_the_jobs_are_what_is_not_measured(tmp_path: Path):
     def models(name: str) -> int:
         return sum(len(share.config.members) for share in planned(name, tmp_path))
 
-    assert models("recommended") == 6
+    assert models("recommended") == 3
     rows = [
         (str(share.config.model.attention), share.config.model.feed_forward)
         for name in ("tableA1-dense", "tableA1-experts")
@@ -65,7 +65,7 @@ def test_the_jobs_are_what_is_not_measured(tmp_path: Path):
 def test_what_jobs_share_counts_once(tmp_path: Path):
     jobs = [job for job in lab_queue.JOBS if job.name in ("recommended", "codeswap")]
     first, swaps = lab_queue.states(jobs, scale="paper", root=tmp_path, out=tmp_path)
-    assert first.model_steps == 6 * 156_250
+    assert first.model_steps == 3 * 156_250
     assert first.seconds > 60
     assert (swaps.models, swaps.model_steps, swaps.seconds) == (3, 0, 0)
     [alone] = lab_queue.states(jobs[1:], scale="paper", root=tmp_path, out=tmp_path)
@@ -78,15 +78,15 @@ def test_the_queue_goes_on_where_it_stopped(tmp_path: Path, capsys):
     assert "stopped at step" in capsys.readouterr().out
     assert queue(tmp_path, *two, "--list") == 0
     shown = capsys.readouterr().out
-    assert re.search(r"recommended +6 +0 +\d+ ", shown)
+    assert re.search(r"recommended +3 +0 +\d+ ", shown)
     assert re.search(r"tableA1-experts +9 +0 +270 ", shown)
 
     assert queue(tmp_path, *two) == 0
     assert "1 of 2, recommended: " in capsys.readouterr().out
     rows = read_csv(tmp_path / "store" / "smoke-tf32" / "models-sraven.csv")
-    assert len(rows) == 6 + 9
+    assert len(rows) == 3 + 9
     assert queue(tmp_path, *two, "--list") == 0
-    assert re.search(r"together +15 +15 +0 +0", capsys.readouterr().out)
+    assert re.search(r"together +12 +12 +0 +0", capsys.readouterr().out)
     # Again: nothing is trained.
     assert queue(tmp_path, *two) == 0
     assert "population" not in capsys.readouterr().out
