@@ -5,12 +5,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-from hyla.tasks.language import Corpus, Settings, TextFiles, prepare
+from hyla.tasks.language import Corpus, CorpusConfig, TextFiles, prepare
 from hyla.training import merge
 from hyla.training.language import LanguageConfig, language_config_from_tree, load_language_preset
 
 VOCAB_SIZE = 400
-SETTINGS = Settings(vocab_size=VOCAB_SIZE, validation_fraction=0.1)
+SETTINGS = CorpusConfig(vocab_size=VOCAB_SIZE, validation_fraction=0.1)
 
 
 def documents(count: int = 60, *, seed: int = 0) -> list[str]:

@@ -133,7 +133,7 @@ def test_a_cell_picks_by_validation_and_reports_ood():
     assert max(rows[:2], key=cell.validated)["seed"] == 1  # what diverged is not the best
 
 
-def test_compacting_leaves_the_models(tmp_path: Path):
+def test_trimming_leaves_the_models(tmp_path: Path):
     config = tiny()
     train(config, root=tmp_path, device="cpu")
     path = run_path(config, tmp_path)
@@ -183,7 +183,7 @@ def test_a_finished_run_whose_last_checkpoint_is_damaged_is_left_alone(tmp_path:
     assert {file.name: file.read_bytes() for file in path.iterdir()} == content
 
 
-def test_an_unfinished_run_is_not_compacted(tmp_path: Path):
+def test_an_unfinished_run_is_not_trimmed(tmp_path: Path):
     config = tiny(steps=1000)
     with pytest.raises(Interrupted):
         train(config, root=tmp_path, device="cpu", max_seconds=0)

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRe
 
 from hyla.commands.shared.exits import UsageError, usage_errors, write_errors
 from hyla.commands.shared.output import Screen, table
-from hyla.tasks.language import Corpus, CorpusError, HubDataset, Settings, TextFiles
+from hyla.tasks.language import Corpus, CorpusConfig, CorpusError, HubDataset, TextFiles
 from hyla.tasks.language import prepare as prepare_corpus
 from hyla.tasks.language.corpora import Source
 from hyla.tasks.language.prepare import Progress as Stage
@@ -25,7 +25,7 @@ and a manifest of hashes.
 data = App(name="data", help=_INTRO)
 
 _HUB = Group("A dataset of the Hugging Face hub, instead of files", sort_key=1)
-_DEFAULTS = Settings()
+_DEFAULTS = CorpusConfig()
 
 
 @data.command(name="prepare", sort_key=0)
@@ -101,7 +101,7 @@ def prepare_data(
                 text_field=text_field,
             )
         held_out = TextFiles(validation, text_field=text_field) if validation else None
-        settings = Settings(
+        settings = CorpusConfig(
             vocab_size=vocab_size, validation_fraction=validation_fraction, max_tokens=max_tokens
         )
     try:

@@ -88,6 +88,6 @@ def _trained(run: StoredRun, asked: Evaluation, device: torch.device) -> Cohort:
                 population.evaluate(split, min(asked.final_instances, EVALUATION_BATCH))
 
     cohort = build_cohort(config, asked, device, prepare, print)
-    # A compacted run has no optimiser state.
+    # A trimmed run has no optimiser state.
     cohort.resume(found.step, cohort.tensors() | dict(found.tensors), found.meta)
     return cohort

@@ -19,8 +19,8 @@ pytest.importorskip("sentencepiece")
 
 from hyla.tasks.language import (
     Corpus,
+    CorpusConfig,
     CorpusError,
-    Settings,
     TextFiles,
     Tokenizer,
     prepare,
@@ -39,7 +39,7 @@ def files(folder) -> dict[str, bytes]:
 def many_shards(monkeypatch):
     """Chunks and shards so small that the tiny corpus has many."""
     monkeypatch.setattr(sys.modules[prepare_function.__module__], "_CHUNK", 500)
-    return Settings(vocab_size=VOCAB_SIZE, validation_fraction=0.1, shard_tokens=400)
+    return CorpusConfig(vocab_size=VOCAB_SIZE, validation_fraction=0.1, shard_tokens=400)
 
 
 def source(tmp_path) -> TextFiles:
@@ -93,7 +93,7 @@ def test_a_tokenizer_from_elsewhere(tmp_path):
 
 
 def test_most_tokens(tmp_path, many_shards):
-    settings = Settings(**(vars(many_shards) | {"max_tokens": 1000}))
+    settings = CorpusConfig(**(vars(many_shards) | {"max_tokens": 1000}))
     corpus = prepare(tmp_path / "out", source(tmp_path), settings=settings)
     assert 800 < len(corpus.tokens("train")) <= 1000
 
@@ -135,12 +135,12 @@ def test_killed_at_every_write_the_corpus_ends_the_same(tmp_path, many_shards, m
 KILL_SCRIPT = """
 import sys
 from pathlib import Path
-from hyla.tasks.language import Settings, TextFiles, prepare
+from hyla.tasks.language import CorpusConfig, TextFiles, prepare
 module = sys.modules[prepare.__module__]
 module._CHUNK = 500
 if __name__ == "__main__":
     text, out = map(Path, sys.argv[1:3])
-    settings = Settings(vocab_size=400, validation_fraction=0.1, shard_tokens=400)
+    settings = CorpusConfig(vocab_size=400, validation_fraction=0.1, shard_tokens=400)
     import time
     def slowly(progress):
         print(progress.tokens, flush=True)
@@ -216,13 +216,13 @@ def test_a_tokenizer_that_cannot_be_trained_leaves_the_folder_free(tmp_path):
         prepare(tmp_path / "out", source(tmp_path))
     assert list((tmp_path / "out").iterdir()) == []
     (named,) = re.findall(r"--vocab-size (\d+)", str(error.value))
-    settings = Settings(vocab_size=int(named), validation_fraction=0.1)
+    settings = CorpusConfig(vocab_size=int(named), validation_fraction=0.1)
     corpus = prepare(tmp_path / "out", source(tmp_path), settings=settings)
     assert corpus.vocab_size == int(named)
 
 
 def test_no_validation_documents(tmp_path):
-    settings = Settings(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
+    settings = CorpusConfig(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
     advice = r"no validation documents .* give --validation files, or a larger --validation-fract"
     with pytest.raises(CorpusError, match=advice):
         prepare(tmp_path / "out", source(tmp_path), settings=settings)
@@ -230,11 +230,11 @@ def test_no_validation_documents(tmp_path):
     with pytest.raises(CorpusError, match="out failed: there are no validation documents"):
         Corpus.open(tmp_path / "out")
     with pytest.raises(ValueError, match="validation_fraction must lie between 0 and 1, got 0"):
-        Settings(validation_fraction=0)
+        CorpusConfig(validation_fraction=0)
 
 
 def test_a_folder_whose_preparation_failed_takes_what_its_error_advises(tmp_path):
-    out, few = tmp_path / "out", Settings(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
+    out, few = tmp_path / "out", CorpusConfig(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
     for _ in range(2):  # the same again fails again
         with pytest.raises(CorpusError, match="in the same folder"):
             prepare(out, source(tmp_path), settings=few)
@@ -243,7 +243,7 @@ def test_a_folder_whose_preparation_failed_takes_what_its_error_advises(tmp_path
 
 
 def test_a_failed_preparation_takes_nobody_elses_files_with_it(tmp_path):
-    few = Settings(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
+    few = CorpusConfig(vocab_size=VOCAB_SIZE, validation_fraction=1e-9)
     with pytest.raises(CorpusError, match="no validation documents"):
         prepare(tmp_path / "out", source(tmp_path), settings=few)
     (tmp_path / "out" / "thesis.txt").write_text("mine")

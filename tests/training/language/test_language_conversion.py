@@ -10,7 +10,7 @@ from tiny_text import documents, tiny_corpus, tiny_language_config, write_text
 
 pytest.importorskip("sentencepiece")
 
-from hyla.tasks.language import Corpus, Settings, TextFiles, prepare
+from hyla.tasks.language import Corpus, CorpusConfig, TextFiles, prepare
 from hyla.training import Interrupted, load_run
 from hyla.training.language import (
     Execution,
@@ -196,7 +196,7 @@ def test_what_cannot_be_begun_from_says_what_to_do(corpus, softmax, tmp_path):
     with pytest.raises(ValueError, match="is not finished: run the command that began it"):
         Source.open(language_run_path(config, tmp_path), corpus)
     text = write_text(tmp_path / "b.txt", documents(seed=1))
-    settings = Settings(vocab_size=380, validation_fraction=0.1)
+    settings = CorpusConfig(vocab_size=380, validation_fraction=0.1)
     other = prepare(tmp_path / "other", TextFiles([text]), settings=settings)
     with pytest.raises(ValueError, match=r"another tokenizer .*hyla data prepare OUT FILES --tok"):
         Source.open(softmax, other)

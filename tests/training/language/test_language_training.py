@@ -13,7 +13,7 @@ pytest.importorskip("sentencepiece")
 from hyla._files import write_atomically
 from hyla.nn import branch_scales
 from hyla.nn.generate import generate
-from hyla.tasks.language import Corpus, CorpusError, Settings, TextFiles, Windows, prepare
+from hyla.tasks.language import Corpus, CorpusConfig, CorpusError, TextFiles, Windows, prepare
 from hyla.training import Interrupted
 from hyla.training.language import (
     Execution,
@@ -403,7 +403,7 @@ def test_another_corpus_is_refused(corpus, tmp_path):
     config = tiny_language_config(corpus)
     texts = TextFiles([write_text(tmp_path / "a.txt", documents(40, seed=9))])
     other = prepare(
-        tmp_path / "other", texts, settings=Settings(vocab_size=390, validation_fraction=0.2)
+        tmp_path / "other", texts, settings=CorpusConfig(vocab_size=390, validation_fraction=0.2)
     )
     with pytest.raises(CorpusError, match="holds other tokens"):
         run(config, other, tmp_path / "runs")

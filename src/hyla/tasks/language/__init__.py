@@ -6,15 +6,15 @@ those of the Hugging Face hub (the extra ``language``).
 
 from hyla.tasks.language.corpora import CorpusError, HubDataset, TextFiles
 from hyla.tasks.language.corpus import Corpus
-from hyla.tasks.language.prepare import Settings, prepare
+from hyla.tasks.language.prepare import CorpusConfig, prepare
 from hyla.tasks.language.tokenizer import Tokenizer, train_tokenizer
 from hyla.tasks.language.windows import TrainingOrder, Windows
 
 __all__ = [
     "Corpus",
+    "CorpusConfig",
     "CorpusError",
     "HubDataset",
-    "Settings",
     "TextFiles",
     "Tokenizer",
     "TrainingOrder",

@@ -36,7 +36,7 @@ _CHUNK = 2_000_000  # characters encoded at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class CorpusConfig:
     """What decides the content of a corpus, beside its sources."""
 
     vocab_size: int = VOCAB_SIZE
@@ -58,7 +58,7 @@ class Settings:
             )
 
 
-DEFAULTS = Settings()
+DEFAULTS = CorpusConfig()
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def prepare(
     validation: Source | None = None,
     *,
     tokenizer: Path | str | None = None,
-    settings: Settings = DEFAULTS,
+    settings: CorpusConfig = DEFAULTS,
     workers: int = 1,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Corpus:
@@ -181,7 +181,7 @@ class _Preparation:
         out: Path,
         pool: EncodingPool,
         vocab_size: int,
-        settings: Settings,
+        settings: CorpusConfig,
         journal: _Journal,
         on_progress: Callable[[Progress], None],
     ):
@@ -248,7 +248,7 @@ def _tokenizer(
     out: Path,
     given: Tokenizer | None,
     train: Source,
-    settings: Settings,
+    settings: CorpusConfig,
     on_progress: Callable[[Progress], None],
 ) -> Tokenizer:
     """Return the corpus's tokenizer: the given one, or one trained here, now or before."""

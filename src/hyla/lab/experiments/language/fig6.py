@@ -24,7 +24,7 @@ from hyla.results.conditions import Conditions
 from hyla.results.runs import Row, StoredRun, curve_rows, origin_of, read_runs
 from hyla.results.selection import Estimate, estimate, hyperparameters_of
 from hyla.results.tables import Results
-from hyla.tasks.language import Corpus, Settings, TextFiles, prepare
+from hyla.tasks.language import Corpus, CorpusConfig, TextFiles, prepare
 from hyla.training import merge
 from hyla.training.language import language_config_from_tree, load_language_preset, train_language
 
@@ -142,7 +142,7 @@ def _smoke_corpus(root: Path) -> Corpus:
         sources = [f for f in resources.files("hyla.attention").iterdir() if f.name.endswith(".py")]
         ordered = sorted(sources, key=lambda file: file.name)
         text.write_text("".join(f"{file.read_text('utf-8')}\n\n" for file in ordered), "utf-8")
-    settings = Settings(vocab_size=512, validation_fraction=0.3, max_tokens=_SMOKE_TOKENS)
+    settings = CorpusConfig(vocab_size=512, validation_fraction=0.3, max_tokens=_SMOKE_TOKENS)
     try:
         return prepare(root / "smoke-corpus", TextFiles([text]), settings=settings)
     except ImportError as error:
