@@ -136,3 +136,15 @@ LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
 def test_links_lead_somewhere(page):
     for target in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
         assert (page.parent / target).exists(), f"{page_name(page)} links to {target}"
+
+
+def test_the_first_page_of_the_documentation_leads_to_all_others():
+    docs = ROOT / "docs"
+    linked = {docs / target for target in LINK.findall((docs / "index.md").read_text())}
+    assert set(docs.rglob("*.md")) - linked == {docs / "index.md"}
+
+
+def test_files_that_contributors_are_sent_to_exist():
+    named = re.findall(r"`((?:src|tests|tools)/[\w/.]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
