@@ -27,7 +27,7 @@ from hyla.training.run.trainee import RunConfig, Trainee
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
 SECONDS_TO_THE_FIRST_CHECKPOINT = 5.0
 """Of a young run, each checkpoint doubles what was trained: a kill costs half of it at most."""
-MOST_TIME_SAVING = 0.05
+MOST_TIME_SAVING = 0.02
 """Share of the time that may go into checkpoints; of many or large models they take long."""
 # Between two looks at the clock and at signals; a GPU is kept busy that long without waiting.
 SECONDS_BETWEEN_STOPS = 0.5
