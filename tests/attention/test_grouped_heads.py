@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hyla.attention import PRESETS, attention, packed_attention
 from hyla.attention.groups import for_every_head, summed_over_groups
 from hyla.attention.kernels import decode, large_head, small_head
+from hyla.attention.paths.softmax import fused_softmax_attention
 from hyla.nn import KeyValueCache, MultiHeadAttention
 from kernel_host import HostBuilds, needs_host_build, on_the_host
 
@@ -210,3 +213,24 @@ def test_vmap_and_compile():
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     one = [x[0] for x in tensors]
     torch.testing.assert_close(with_gradients(compiled, one), with_gradients(run, one))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "heads"),
+    [(torch.float32, "cuda", 8), (torch.bfloat16, "cuda", 2), (torch.float32, "cpu", 2)],
+)
+def test_keys_are_repeated_for_the_fused_softmax_that_would_not_share_them(
+    dtype, device, heads, monkeypatch
+):
+    """By tensors that are on a GPU in name alone."""
+    given = []
+
+    def fused(q, k, v, *, enable_gqa, **options):
+        given.append((k.shape[1], v.shape[1], enable_gqa))
+        return torch.empty_like(q)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
+    with FakeTensorMode():
+        q, k = (torch.empty(1, 5, H, 32, dtype=dtype, device=device) for H in (8, 2))
+        fused_softmax_attention(q, k, k, causal=True, scale=1.0)
+    assert given == [(heads, heads, heads != 8)]

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hyla.attention.groups import for_every_head
 from hyla.attention.kernels.gradients import why_not_forward_mode
 from hyla.attention.paths import linear
 
@@ -20,6 +22,10 @@ def fused_softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float
 ) -> Tensor:
     """Attend from q [B, Tq, H, D] to k and v [B, Tk, G, D]."""
+    if q.is_cuda and q.dtype == torch.float32:
+        # There PyTorch has no kernel for heads that share keys, and would compute all pairs' scores
+        # (its pull request 181528 has times); repeated keys are linear in the tokens.
+        k, v = (for_every_head(x, q.shape[2]) for x in (k, v))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     grouped = False
     if q.shape[2] <= 1:  # in branches of their own: shapes without numbers give no plain bool
