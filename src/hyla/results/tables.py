@@ -133,7 +133,8 @@ def _curve_rows(run: StoredRun, config: TrainConfig) -> list[Row]:
     kept = ["loss", *(f"{split}/{headline}" for split in config.evaluation.splits)]
     rows = []
     for row in curve_rows(run):
-        found = {name: row[name] for name in kept if name in row}
+        # Float32 would take 17 digits to write, and a curve needs a few.
+        found = {name: float(f"{row[name]:.6g}") for name in kept if name in row}
         if found.keys() - {"loss"}:
             identity = {name: row[name] for name in (*MEMBER, "step", "seconds")}
             rows.append({"method": method_key(config), **identity, **found})

@@ -92,7 +92,9 @@ def _shown_codes(look: Look, analysis: Analysis) -> list[Row]:
     """Embed the codes of every layer in the plane; keep those that Figure A8 shows as they are."""
     codes, study = analysis.codes, analysis.study
     points = look.size(smoke=48, laptop=400, paper=400)
-    embedded = _rows(embedding_table(codes, points=points), what="embedding")
+    # A tenth is less than the width of a point: t-SNE spreads them over dozens.
+    plane = embedding_table(codes, points=points).round({"x": 1, "y": 1})
+    embedded = _rows(plane, what="embedding")
     if study.continuous or look.subject.columns["attention"] != "softmax":
         return embedded
     final = codes.where(layer=codes.layers[-1])
