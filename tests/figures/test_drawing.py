@@ -12,6 +12,7 @@ from matplotlib import pyplot
 from matplotlib.colors import to_hex
 
 import hyla
+from hyla._colours import BLUE, GREEN, VERMILION
 from hyla.figures.draw_plotly import figure_html, write_page
 from hyla.figures.drawing import (
     METHOD_COLOURS,
@@ -33,8 +34,10 @@ from hyla.results.conditions import Conditions
 from hyla.results.runs import Row
 from hyla.results.tables import Results
 from hyla.tasks.sraven.faces.rendering import FEATURE_COLOURS
+from hyla.tasks.sraven.faces.shapes import DARKEST
 
-EXPLORERS = Path(hyla.__file__).parent / "explorer" / "page" / "js" / "palette.js"
+PAGE = Path(hyla.__file__).parent / "explorer" / "page"
+EXPLORERS = PAGE / "js" / "palette.js"
 RULES = ("constant", "progression+1", "addition", "distribute_three")
 
 
@@ -461,3 +464,11 @@ def test_the_explorer_has_the_colours_of_figures_and_drawings():
     assert lists["FEATURES"] == list(FEATURE_COLOURS)
     assert lists["ATTENTION"] == list(METHOD_COLOURS.values())
     assert lists["SERIES"][:6] == list(PALETTE[:6])
+    panels = dict(
+        re.findall(r'const ([A-Z]+) = "(#\w+)";', (PAGE / "js" / "panels.js").read_text())
+    )
+    assert panels == {"DARKEST": DARKEST, "HAND": VERMILION}
+    style = (PAGE / "style.css").read_text()
+    light = dict(re.findall(r"--(\w+): light-dark\((#\w+),", style))
+    expected = {"blue": BLUE, "orange": VERMILION, "green": GREEN}
+    assert {name: light[name].upper() for name in expected} == expected

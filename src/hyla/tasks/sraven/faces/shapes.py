@@ -36,7 +36,7 @@ _SPACING = 36
 _KEY_CELL = 38
 _KEY_LABELS = 78
 _LINE = 22
-_DARKEST = "#12355B"
+DARKEST = "#12355B"
 
 # How many shapes stand in each line, for one shape to eight.
 _ARRANGEMENTS = ((1,), (2,), (3,), (2, 2), (3, 2), (3, 3), (2, 3, 2), (3, 2, 3))
@@ -108,7 +108,7 @@ def _figure(centre: Point, attributes: dict[str, int], *, num_values: int) -> It
             (centre[0] + _RADIUS * x, centre[1] + _RADIUS * y)
             for x, y in _SHAPES[attributes.get("shape", 0)]()
         ),
-        fill=mix(_DARKEST, darkness),
+        fill=mix(DARKEST, darkness),
         stroke=INK,
         line=1.4,
     )
