@@ -46,11 +46,11 @@ def _decoded(rows: Sequence[Row], study: Study, pairs: str) -> Iterator[str]:
         beside = ", ".join(f"{one.predictor} {getattr(one, metric):.2f}" for one in others)
         instances = min(row["instances"] for row in rows)
         # A mean F1 varies about as a share of the instances does, where no class is rare.
-        intervals = [
+        own, other = (
             wilson_interval(round(getattr(one, metric) * instances), instances)
             for one in (code, best)
-        ]
-        _, compared = _compared(*intervals, f"{best.predictor}, the best of the rest ({beside})")
+        )
+        _, compared = _compared(own, other, f"{best.predictor}, the best of the rest ({beside})")
         text += f", {compared}"
     yield f"{text}."
 
