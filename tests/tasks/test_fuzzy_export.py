@@ -54,6 +54,43 @@ def test_files_and_the_datasheet_say_what_they_hold(tmp_path):
     assert len(summary["combinations"]["ood"]) == len(manifest.sides["ood"])
 
 
+def test_the_summary_says_which_terms_the_numbers_of_its_combinations_are(tmp_path):
+    files = export(tmp_path, settings())
+    summary = json.loads((tmp_path / "export.json").read_text())
+    assert summary["terms"] == [term_name(term, 3) for term in range(8)]
+    listed = {
+        side: {
+            tuple(summary["terms"][term] for term in combination) for combination in combinations
+        }
+        for side, combinations in summary["combinations"].items()
+    }
+    for file in files:
+        for row in parquet.read_table(file).to_pylist():
+            side = {"test": "train", "ood": "ood"}[row["split"]]
+            assert tuple(row["terms"]) in listed[side]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            FuzzyLogicConfig(),
+            "12 of the 16 terms are known, and of their 66 combinations of 2, training shows 20; "
+            "46 are held out. Combinations of the other 4, 6 in number, are the split "
+            "`unknown_terms`.",
+        ),
+        (
+            FuzzyLogicConfig(num_variables=3, num_terms=3, held_out_fraction=0.5),
+            "6 of the 8 terms are known, and of their 20 combinations of 3, training shows 10; 10 "
+            "are held out. The other 2 occur nowhere: too few for a combination.",
+        ),
+    ],
+    ids=["the paper's", "too few unknown terms"],
+)
+def test_the_datasheet_counts_known_and_unknown_terms(config, said):
+    assert said in " ".join(settings(config=config).page().split())
+
+
 def test_an_export_of_another_task_is_not_replaced(tmp_path, capsys):
     export(tmp_path, settings())
     assert main(["sraven", "export", str(tmp_path), "--instances", "5"]) == USAGE

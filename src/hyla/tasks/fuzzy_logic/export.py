@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from hyla import __version__
-from hyla.tasks.fuzzy_logic.task import FuzzyLogic, FuzzyLogicConfig, term_name
+from hyla.tasks.fuzzy_logic.task import FuzzyLogic, FuzzyLogicConfig
 from hyla.tasks.parquet_folder import (
     ADDRESS_TYPES,
     Export,
@@ -46,6 +48,10 @@ class FuzzyExport(Export):
         """The task with these settings."""
         return FuzzyLogic(self.config)
 
+    def describe(self) -> dict[str, Any]:
+        """These settings with what follows from them, for JSON: also the term of each number."""
+        return super().describe() | {"terms": list(self.manifest.constituents)}
+
     def column_types(self) -> dict[str, pa.DataType]:
         """Examples and query with their values, and what the function is made of."""
         config = self.config
@@ -66,8 +72,7 @@ class FuzzyExport(Export):
     def open_split(self, split: str, batch_size: int, device: torch.device | str) -> Rows:
         """The instances of a split."""
         sampler = self.task.sampler(split, seeds=[self.seed], batch_size=batch_size, device=device)
-        variables = self.config.num_variables
-        names = [term_name(term, variables) for term in range(2**variables)]
+        names = self.manifest.constituents
 
         def rows(number: int, count: int) -> dict[str, pa.Array]:
             tokens, values, terms = (field[0, :count] for field in sampler(number))
@@ -85,6 +90,7 @@ class FuzzyExport(Export):
 def _page(settings: FuzzyExport) -> str:
     config, splits, manifest = settings.config, settings.splits, settings.manifest
     sides = {name: len(combinations) for name, combinations in manifest.sides.items()}
+    known = math.comb(config.num_known_terms, config.num_terms)
     meanings = {
         "examples": f"{config.sequence_length - 1} points, each of {config.num_variables} variables"
         " in [0, 1) and the function's value there",
@@ -114,9 +120,12 @@ combination of terms is drawn uniformly from those of the split.
 
 ## Splits
 
-{settings.instances:,} instances each. The split is compositional: of the combinations of known
-terms, training shows {sides["train"]}; {sides["ood"]} are held out. The SHA-256 of the lists is
-`{manifest.hash}`; the lists are in `export.json`.
+{settings.instances:,} instances each. The split is compositional: {config.num_known_terms} of the
+{len(manifest.constituents)} terms are known, and of their {known:,} combinations of
+{config.num_terms}, training shows {sides["train"]:,}; {sides["ood"]:,} are held out.
+{_unknown_in_words(settings)} The SHA-256 of the lists is
+`{manifest.hash}`; the lists are in `export.json`, which
+counts terms from 0 in the order of its list `terms`.
 
 {chr(10).join(f"- `{split}`: {_SPLITS_IN_WORDS[split]}" for split in splits)}
 
@@ -141,3 +150,13 @@ values at all of the instance's points, the query's included; then the mean.
 
 MIT, as hyla.
 """
+
+
+def _unknown_in_words(settings: FuzzyExport) -> str:
+    config, number = settings.config, len(settings.manifest.sides["unknown_terms"])
+    if not number:
+        return f"The other {config.num_unknown_terms} occur nowhere: too few for a combination."
+    return (
+        f"Combinations of the other {config.num_unknown_terms}, {number:,} in number, are the "
+        "split `unknown_terms`."
+    )
