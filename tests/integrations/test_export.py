@@ -12,7 +12,7 @@ from hyla.attention import start
 from hyla.cli import main
 from hyla.commands import export as command
 from hyla.integrations import export
-from hyla.integrations.export import export_model
+from hyla.integrations.export import export_model, interface
 from hyla.nn import Transformer, TransformerConfig
 from hyla.training import train
 from tiny_runs import run_path, tiny_config
@@ -92,6 +92,27 @@ def test_the_weights_of_a_large_program_come_along(tmp_path, monkeypatch):
     torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("changes", "padded", "said"),
+    [
+        (
+            DECODER,
+            True,
+            "takes token ids x [batch, tokens] int64, 0 to 10 and padding [batch, tokens] bool, "
+            "False for padding; gives logits [batch, tokens, 11] float32",
+        ),
+        (
+            ENCODER,
+            False,
+            "takes x [batch, tokens, 3] float32; gives logits [batch, tokens, 5] float32",
+        ),
+    ],
+    ids=["decoder padded", "encoder"],
+)
+def test_what_a_program_takes_and_gives_is_said(changes, padded, said):
+    assert interface(TransformerConfig(**SIZES, **changes), padding=padded) == said
+
+
 def test_a_program_that_is_wrong_is_refused(tmp_path, monkeypatch):
     class WrongProgram:
         def module(self):
@@ -117,8 +138,15 @@ def test_the_command_writes_a_program_named_after_the_run(run, tmp_path, monkeyp
     assert main(["export", str(run), "--member", "1", "--padding"]) == 0
     (written,) = tmp_path.iterdir()
     assert written.name == f"{run.name}.pt2"
-    assert "differs from the model by at most" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "differs from the model by at most" in shown
+    assert shown.endswith("; member 1 of 2 (--member)\n")
     assert torch.export.load(written).module() is not None
+
+
+def test_several_runs_are_wrong_usage(run, capsys):
+    assert main(["export", str(run), "other", "third", "--format", "onnx"]) == 2
+    assert "takes one run, got 3" in capsys.readouterr().err
 
 
 def test_a_member_that_is_not_there_is_wrong_usage(run, tmp_path, monkeypatch, capsys):
@@ -138,7 +166,8 @@ def test_points_in_the_name_of_a_run_stay_and_formats_are_not_mixed_up(
         return 0.0
 
     monkeypatch.setattr(command, "export_model", write)
-    monkeypatch.setattr(command, "load_run", lambda _: SimpleNamespace(model=lambda _: None))
+    loaded = SimpleNamespace(model=lambda _: model_of(**ENCODER), config=tiny_config())
+    monkeypatch.setattr(command, "load_run", lambda _: loaded)
     monkeypatch.chdir(tmp_path)
     assert main(["export", "fuzzy-hyla.expected2-0123456789ab"]) == 0
     assert named == ["fuzzy-hyla.expected2-0123456789ab.pt2"]

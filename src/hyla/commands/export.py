@@ -7,12 +7,12 @@ from cyclopts import Parameter
 
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
-from hyla.integrations.export import SUFFIXES, export_model
+from hyla.integrations.export import SUFFIXES, export_model, interface
 from hyla.training import load_run
 
 
 def export(
-    run: Path,
+    run: list[Path],
     /,
     *,
     format: Literal["torch", "onnx"] = "torch",
@@ -46,13 +46,19 @@ def export(
     out
         File to write; by default it is named after the run, in this folder.
     """
-    path = out or Path(run.resolve().name + SUFFIXES[format])  # names have points inside
     with usage_errors():
+        if len(run) != 1:
+            raise ValueError(f"hyla export takes one run, got {len(run)}: export them one by one")
+        name = run[0].resolve().name + SUFFIXES[format]  # names have points inside
+        path = Path(name) if out is None else out
         if path.suffix != SUFFIXES[format] and path.suffix in SUFFIXES.values():
             raise ValueError(f"{path.name} would hold a program of --format {format}: name it so")
         check_writable(out=path.parent)
-    model = load_run(run).model(member)
+    trained = load_run(run[0])
+    model = trained.model(member)
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         error = export_model(model, path, format=format, padding=padding)
     print(f"{path}: runs, and differs from the model by at most {error:.0e} of the largest logit")
+    members = f"member {member} of {len(trained.config.members)} (--member)"
+    print(f"{interface(model.config, padding=padding)}; {members}")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hyla._errors import ExportError
 from hyla._optional import needed
-from hyla.nn import Transformer
+from hyla.nn import Transformer, TransformerConfig
 
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx"}
 
@@ -61,6 +61,17 @@ def export_model(model: Transformer, path: Path, *, format: str, padding: bool =
     if not _error(program, _opened(path, onnxruntime), next(_examples(program))) <= TOLERANCE:
         raise ExportError(f"{path} is not the program that was written: export it again")
     return error
+
+
+def interface(config: TransformerConfig, *, padding: bool = False) -> str:
+    """Say what the program of such a model takes and gives: names, axes, dtypes."""
+    if config.inputs == "tokens":
+        takes = f"token ids x [batch, tokens] int64, 0 to {config.input_dim - 1}"
+    else:
+        takes = f"x [batch, tokens, {config.input_dim}] float32"
+    if padding:
+        takes += " and padding [batch, tokens] bool, False for padding"
+    return f"takes {takes}; gives logits [batch, tokens, {config.output_dim}] float32"
 
 
 def _serialised(exported: torch.export.ExportedProgram) -> bytes:
