@@ -90,7 +90,8 @@ def test_export(tmp_path, capsys):
     out = tmp_path / "data"
     arguments = ["export", str(out), "--instances", "30", "--seed", "1", "--task.num-features", "3"]
     shown = output(capsys, *arguments, "--split", "train", "ood")
-    assert "30 instances of each of train, ood" in shown
+    assert shown.startswith("Making 30 instances of each of train, ood\n")
+    assert f"\n30 instances of each of train, ood in {out} (" in shown
     rows = parquet.read_table(out / "data" / "ood-00000-of-00001.parquet").to_pylist()
     problem = Problems(SravenConfig(num_features=3), "ood", seed=1)[29]
     assert rows[29]["query"] == list(problem.answer)

@@ -230,6 +230,9 @@ def test_predict_writes_what_submit_reads(tmp_path, capsys):
     assert main(asked) == 0
     assert "51,200 answers" in capsys.readouterr().out
     assert submit(file, tmp_path, "--dry-run", variant="longer") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Making the 51,200 instances of variant longer")
+    assert shown.endswith("Nothing was written (--dry-run).\n")
     assert not (tmp_path / "entries").exists()
 
 

@@ -96,7 +96,7 @@ def progress_bar(
         if screen.is_terminal:
             return
         now = time.monotonic()
-        if what is None and now - told >= plain_seconds:
+        if what is None and now - told >= plain_seconds and done < total:
             left = timedelta(seconds=round((now - began) * (total - done) / max(1, done)))
             what, told = f"{done:,} of {total:,}, about {left} left", now
         if what is not None:

@@ -10,6 +10,7 @@ from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.output import Screen, table
 from hyla.results.leaderboard import Entry, Score, score, write_entry
 from hyla.results.leaderboard.entries import FOLDER
+from hyla.tasks.sraven.variants import INSTANCES
 
 
 def submit(
@@ -77,6 +78,10 @@ def submit(
         model = model or told.get("model")
         if model is None:
             raise ValueError("say whose answers these are by --model: the file does not")
+        screen = Screen()
+        screen.say(
+            f"Making the {INSTANCES:,} instances of variant {chosen.name}, to score the answers by"
+        )
         entry = Entry(
             variant=chosen.name,
             hash=chosen.published["hash"],
@@ -92,10 +97,11 @@ def submit(
         )
         _show(entry.model, entry.variant, entry.score)
         if dry_run:
+            screen.say("Nothing was written (--dry-run).")
             return
         with write_errors(entries):
             path = write_entry(entry, entries)
-    Screen().say(f"Entry: {path}")
+    screen.say(f"Entry: {path}")
 
 
 def _show(model: str, variant: str, reached: Score) -> None:
