@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hyla.cli import main
+from hyla.commands import demo as command
 from hyla.commands.shared.exits import USAGE
 from hyla.lab import demo
 from hyla.lab.demo import MethodResult, verdict
@@ -71,6 +72,20 @@ def test_demo_leaves_a_figure_and_a_page_that_needs_no_network(
     assert len(times) == 3
     assert main(command) == 0
     assert times == {path: path.stat().st_mtime_ns for path in runs.glob("*/finished.json")}
+
+
+def test_without_a_terminal_lines_say_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(command.time, "monotonic", lambda: now)
+    with command._Watch() as watch:
+        for now in range(30):  # one record a second
+            watch.stepped("softmax", 50 * now)
+    introduction, *lines = capsys.readouterr().out.splitlines()
+    assert 'HYLA is the paper\'s here ("hyla"), as printed.' in introduction
+    assert [line.partition(" of 3,000")[0] for line in lines] == [
+        "softmax: step 500",
+        "softmax: step 1,000",
+    ]
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "plotly"])

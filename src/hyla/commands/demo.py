@@ -1,7 +1,9 @@
 """`hyla demo`."""
 
 import statistics
+import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,6 +25,8 @@ from hyla.lab.demo import (
     write_results,
 )
 from hyla.training.devices import resolve_device
+
+_PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 
 
 @continued_after_ctrl_c()
@@ -71,12 +75,15 @@ class _Watch:
 
     def __init__(self) -> None:
         self._screen = Screen()
-        self._total = demo_config("hyla").steps
+        config = demo_config("hyla")
+        self._total, self._log_every = config.steps, config.log_every
         self._steps: dict[str, int] = dict.fromkeys(METHODS, 0)
         self._compared: RenderableType = (
-            f"Training {', '.join(METHODS)}, {len(SEEDS)} seeds each, in turns. The first "
-            "comparison comes within a minute."
+            f"Training {', '.join(METHODS)}, {len(SEEDS)} seeds each, in turns. "
+            'HYLA is the paper\'s here ("hyla"), as printed. '
+            "The first comparison comes within a minute."
         )
+        self._told = time.monotonic()
         self._bar = Progress(*BAR_WITH_ESTIMATE, console=self._screen)
         self._task = self._bar.add_task("", total=len(METHODS) * self._total)
         self._live = Live(console=self._screen, transient=True)
@@ -94,19 +101,35 @@ class _Watch:
 
     def stepped(self, method: str, step: int) -> None:
         """Move the bar."""
+        gained = step - self._steps[method]
         self._steps[method] = max(step, self._steps[method])
         self._bar.update(self._task, completed=sum(self._steps.values()), description=method)
+        if gained > self._log_every:  # an earlier call took them: they say nothing of the speed
+            self._bar.reset(self._task, completed=sum(self._steps.values()))
         self._draw()
+        if not self._screen.is_terminal and time.monotonic() - self._told >= _PLAIN_SECONDS:
+            self._say(self._how_far(method))
 
     def compared(self, step: int, scores: Mapping[str, float]) -> None:
         """Show the comparison."""
         title = f"R² on unseen combinations after {step:,} of {self._total:,} steps"
         if not self._screen.is_terminal:
             numbers = ", ".join(f"{method} {score(value)}" for method, value in scores.items())
-            self._screen.say(f"{title}: {numbers}")
+            self._say(f"{title}: {numbers}")
         row = map(score, scores.values())
         self._compared = table(title, *scores, numeric=tuple(scores), rows=[row])
         self._draw()
+
+    def _how_far(self, method: str) -> str:
+        taken = f"{method}: step {self._steps[method]:,} of {self._total:,}"
+        (task,) = self._bar.tasks
+        if task.finished or task.time_remaining is None:
+            return taken
+        return f"{taken}, about {timedelta(seconds=round(task.time_remaining))} left in all"
+
+    def _say(self, line: str) -> None:
+        self._screen.say(line)
+        self._told = time.monotonic()
 
     def _draw(self) -> None:
         if self._live.is_started:
