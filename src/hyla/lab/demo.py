@@ -172,7 +172,10 @@ def verdict(results: Sequence[MethodResult]) -> str:
     best = max(others, key=lambda method: mean[method])
     numbers = f"R² {mean['hyla']:.3f} against {mean[best]:.3f} of {best} attention"
     if min(ood["hyla"]) > max(max(ood[method]) for method in others):
-        return f"HYLA is ahead on unseen combinations: {numbers}."
+        return (
+            f"HYLA is ahead on unseen combinations: {numbers}. These are small models and few "
+            "seeds, and others can differ: docs/results.md has the paper's size."
+        )
     if mean["hyla"] > mean[best]:
         return f"HYLA is ahead on unseen combinations on average, but the seeds overlap: {numbers}."
     return f"The paper's effect does not show here: on unseen combinations HYLA has {numbers}."
