@@ -15,6 +15,7 @@ VIEWS = ("puzzle", "code", "swap", "fuzzy", "compare")
 
 _HEIGHT = 900
 _PATIENCE = 90_000  # milliseconds: maps of codes take seconds, and cores may be shared
+_BUSY = 503  # no problem of the page, which asks again
 # Chromium would otherwise look for updates, translations and the like: this machine may be offline.
 _QUIET = (
     "--no-sandbox",
@@ -69,7 +70,7 @@ class Visit:
         return response.json()
 
     def _note(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):
+        if kind in ("error", "warning") and f"status of {_BUSY} " not in text:
             self.problems.append(f"console {kind}: {text}")
 
     def _check_host(self, request: Request) -> None:
@@ -77,7 +78,7 @@ class Visit:
             self.problems.append(f"foreign request: {request.url}")
 
     def _check_status(self, response: Response) -> None:
-        if response.status >= 400:
+        if response.status >= 400 and response.status != _BUSY:
             self.problems.append(f"{response.status}: {response.url}")
 
 

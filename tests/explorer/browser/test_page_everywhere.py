@@ -5,7 +5,7 @@ import re
 import pytest
 from explorer_fixtures import subject_of
 from page_watch import VIEWS, Visit
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from hyla.explorer.gallery import Gallery, open_gallery
 from hyla.explorer.runs import RunFolder
@@ -106,6 +106,22 @@ def test_what_a_link_says_is_never_read_as_markup(desk: Visit):
     assert page.locator("main img").count() == 0
     assert [p.partition(":")[0] for p in desk.problems] == ["404", "console error"]
     desk.problems.clear()
+
+
+def test_a_busy_server_is_asked_again(desk: Visit):
+    refusals = iter([True, True])
+
+    def refuse_twice(route: Route) -> None:
+        if next(refusals, False):
+            route.fulfill(status=503, json={"error": "busy"})
+        else:
+            route.continue_()
+
+    desk.page.route("**/api/sraven/instance*", refuse_twice)
+    with desk.page.expect_response(lambda r: "sraven/instance" in r.url and r.status == 200):
+        desk.open("#/puzzle")
+    assert next(refusals, None) is None
+    expect(desk.page.get_by_role("alert")).to_have_count(0)
 
 
 @pytest.mark.parametrize("view", ["puzzle", "code", "swap"])

@@ -234,11 +234,12 @@ def test_checkpoints_that_take_long_are_made_rarely(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Cohort, "train", take_20_seconds_a_step)
     monkeypatch.setattr(Checkpoints, "save", take_10_seconds)
+    monkeypatch.setattr("hyla.training.run.loop.MOST_TIME_SAVING", 0.04)
     monkeypatch.setattr("hyla.training.run.loop.time", SimpleNamespace(monotonic=lambda: now))
     train(tiny_config(), root=tmp_path, device="cpu")
     # The first one early; then not after every minute, for that would take 10 of 90 seconds, but
-    # after more than 200 s.
-    assert saved == [1, 12, 23, 24]
+    # after more than 250 s.
+    assert saved == [1, 14, 24]
 
 
 def test_a_stop_before_the_first_step_logs_nothing(tmp_path):

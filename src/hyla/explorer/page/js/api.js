@@ -23,17 +23,28 @@ export function post(path, body) {
   });
 }
 
+const BUSY = 503;
+const MOST_TRIES = 10;
+
 async function request(address, options) {
-  let response;
-  try {
-    response = await fetch(address, options);
-  } catch {
-    throw new ApiError("The server does not answer. Is `hyla explore` still running?", 0);
+  let response = await ask(address, options);
+  // A busy server refuses within a second and asks to come again: the visitor need not know.
+  for (let tries = 1; response.status === BUSY && tries < MOST_TRIES; tries++) {
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    response = await ask(address, options);
   }
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null)
     throw new ApiError(body?.error ?? `The server answered ${response.status}.`, response.status);
   return body;
+}
+
+async function ask(address, options) {
+  try {
+    return await fetch(address, options);
+  } catch {
+    throw new ApiError("The server does not answer. Is `hyla explore` still running?", 0);
+  }
 }
 
 /** A function that runs `task` once at a time; of the calls that come meanwhile only the last is
