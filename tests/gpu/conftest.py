@@ -6,12 +6,16 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _poison(monkeypatch):
-    """Fill what a kernel is to write with NaN, so that an entry it forgets is seen."""
+    """Fill what a kernel is to write with NaN, so that an entry it forgets is seen.
+
+    Not what a compiler traces with, which would have to write these numbers too.
+    """
     empty = torch.empty
 
     def poisoned(*shape, **like):
         fresh = empty(*shape, **like)
         written_later = fresh.is_floating_point() and not fresh.requires_grad
+        written_later = written_later and type(fresh) is torch.Tensor
         return fresh.fill_(float("nan")) if written_later else fresh
 
     monkeypatch.setattr(torch, "empty", poisoned)

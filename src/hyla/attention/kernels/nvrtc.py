@@ -9,6 +9,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import re
 import site
 import sys
 from collections.abc import Mapping
@@ -214,7 +215,10 @@ def _driver() -> ctypes.CDLL:
 
 @functools.cache
 def _nvrtc() -> ctypes.CDLL:
-    library = _first_library([*_nvrtc_beside_torch(), *_nvrtc_of_the_system()])
+    beside_torch = _nvrtc_beside_torch()
+    for path in beside_torch:  # it looks for this by name alone, where no wheel lies
+        _first_library([str(p) for p in Path(path).parent.glob("libnvrtc-builtins.so*")])
+    library = _first_library([*beside_torch, *_nvrtc_of_the_system()])
     if library is None:
         raise CudaError(
             "NVRTC (libnvrtc), which compiles the fused kernels, was not found: it comes with "
@@ -245,9 +249,14 @@ def _nvrtc_beside_torch() -> list[str]:
     for packages in {torch_folder.parent, *map(Path, site.getsitepackages())}:
         folders += sorted(packages.glob("nvidia/*/lib")) + sorted(packages.glob("nvidia/*/bin"))
     found = [str(p) for f in folders for pattern in patterns for p in sorted(f.glob(pattern))]
-    found = [path for path in found if "builtins" not in os.path.basename(path)]
+    # CUDA 13's wheel has a second build of it, "alt".
+    found = [path for path in found if not {"builtins", "alt"} & set(_words(path))]
     major = f"so.{_cuda_major()}"
     return sorted(found, key=lambda path: not path.endswith(major))
+
+
+def _words(path: str) -> list[str]:
+    return re.split(r"[.-]", os.path.basename(path))
 
 
 def _nvrtc_of_the_system() -> list[str]:

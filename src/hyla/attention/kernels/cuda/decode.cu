@@ -16,13 +16,13 @@
 // BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, and PAGE: the tokens of a page where the
 // cache lies in pages, else 0.
 
-constexpr int power_of_two_from(int x) {
+DEVICE constexpr int power_of_two_from(int x) {
     int power = 1;
     while (power < x) power *= 2;
     return power;
 }
-constexpr int smaller(int x, int y) { return x < y ? x : y; }
-constexpr int larger(int x, int y) { return x < y ? y : x; }
+DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
+DEVICE constexpr int larger(int x, int y) { return x < y ? y : x; }
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;
