@@ -52,7 +52,7 @@ class Extent:
     scale: str = "laptop"
     """smoke (seconds a run), laptop (minutes, two cores) or paper (the paper's own size)."""
     seeds: int | None = None
-    """Seeds of each method; without it, 3 at paper scale and 2 at the others."""
+    """Seeds of each method; without it, 3; 2 at smoke scale."""
     search: bool = True
     """Search the hyper-parameters of Table A3; --no-search takes the preset's alone."""
     shorten: int = 1
