@@ -30,8 +30,8 @@ FUZZY = Sizes(embed=128, qk=16, heads=16, hidden=256)
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 2e-2}
 
 
-# Alone, one odd number, and so many that every block has several tiles and some have two members.
-@pytest.mark.parametrize(("members", "tokens"), [(1, 1), (3, 75), (5, 4608)])
+# Alone, one odd number, one model, and so many that blocks have several tiles and some two members.
+@pytest.mark.parametrize(("members", "tokens"), [(1, 1), (3, 75), (1, 4608), (5, 4608)])
 @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["tf32", "bf16"])
 @pytest.mark.parametrize("sizes", [SRAVEN, FUZZY], ids=["sraven", "fuzzy"])
 def test_both_parts_have_the_plain_numbers(

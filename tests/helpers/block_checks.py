@@ -72,16 +72,27 @@ def plain_block(x: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
 
 
 def fused_project(x: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-    return ops.project(x, parameters)[1:4]
+    out = (parameters[6].mT, parameters[0])  # any that fit: what follows is not computed
+    hidden = (parameters[6][:, :1].expand(-1, 128, -1), parameters[0])
+    rest = (*out, *parameters[:2], *hidden, hidden[0].mT, parameters[0])
+    weights = _laid_out(x, *parameters, *rest)
+    return ops.project(x, weights[0], parameters)[1:]
 
 
 def fused_finish(x: Tensor, attended: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-    return ops.finish(x, x.view_as(x), attended, parameters)[:1]
+    layer = (parameters[0].mT, parameters[0][:, 0])  # any that fits: it is not computed
+    weights = _laid_out(x, *parameters[2:4], *layer, *layer, *layer, *parameters)
+    return ops.finish(x, x.view_as(x), attended, weights[1], parameters)[:1]
 
 
 def fused_block(x: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-    stand_in, q, k, v, _ = ops.project(x, parameters[:8])
-    return ops.finish(x, stand_in, q * k + v, parameters[8:])[:1]
+    weights = _laid_out(x, *parameters)
+    stand_in, q, k, v = ops.project(x, weights[0], parameters[:8])
+    return ops.finish(x, stand_in, q * k + v, weights[1], parameters[8:])[:1]
+
+
+def _laid_out(x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+    return ops.lay_out([parameter.detach() for parameter in parameters], x.dtype)
 
 
 def drawn(shapes: Sequence[tuple[int, ...]], members: int, device: str = "cpu") -> list[Tensor]:

@@ -174,7 +174,7 @@ def test_kernels_compile_for_hopper_and_fit_into_registers(
     compiled = []
 
     class Kernel:
-        def launch(self, *_):
+        def launch(self, *_, early: bool):
             """Do nothing: the numbers are no matter here."""
 
     def load_kernel(source, name, macros, device):
@@ -195,5 +195,6 @@ def test_kernels_compile_for_hopper_and_fit_into_registers(
     parameters = [*drawn(SRAVEN.project, 1), *drawn(SRAVEN.finish, 1)]
     (y,) = fused_block(x, *parameters)
     y.sum().backward()
-    assert len(compiled) == 10
-    assert all(spilled <= 8 for _, spilled in compiled), compiled  # bytes
+    assert len(compiled) == 9
+    # Some bytes: the addresses of a thread that brings tokens to others.
+    assert all(spilled <= 64 for _, spilled in compiled), compiled

@@ -37,7 +37,7 @@ NORMALISATIONS = ("none", "rms_head", "softmax")
 
 _PASSES = {"forward": 0, "query": 1, "key": 2, "backward": 3}  # a source each, after these:
 _SHARED_SOURCES = (
-    *("phi.cuh", "output.cuh"),
+    *("phi.cuh", "order.cuh", "output.cuh"),
     *("small_head.cuh", "small_head_pairs.cuh", "small_head_walk.cuh", "small_head_keys.cuh"),
 )
 
@@ -154,7 +154,7 @@ def gradients_in_one_walk(
     slabs = bias_layout.distance_slabs(call, call.bias, order)
     arguments.bias_gradient = slabs.data_ptr()
     launch(mode=bias_layout.EACH)
-    return dq, dk, dv, bias_layout.sum_slabs(slabs, call.bias, order)
+    return dq, dk, dv, bias_layout.sum_distance_slabs(slabs, call.bias, order)
 
 
 def query_gradient(
@@ -263,8 +263,15 @@ def _arguments(call: Call, softmax: Softmax | None = None) -> Arguments:
     return arguments
 
 
-def _describe_bias(arguments: Arguments, bias: Tensor, order: HeadOrder) -> Tensor:
-    """Say where biases lie: in what is returned, which must outlive the launch."""
+def _describe_bias(arguments: Arguments, bias: Tensor, order: HeadOrder | None) -> Tensor:
+    """Say where biases lie: in what is returned, which must outlive the launch.
+
+    In the order in which lanes take heads, or without one as they are, by distance.
+    """
+    if order is None:
+        natural = bias.to(torch.float32).contiguous()
+        arguments.bias, arguments.bias_batch = natural.data_ptr(), natural.stride(0)
+        return natural
     ordered = order.apply(bias)
     arguments.bias = ordered.data_ptr()
     arguments.bias_batch = ordered.stride(0)
@@ -325,12 +332,13 @@ def _launch(
     arguments.second = second.data_ptr() if second is not None else None
     read = list(operands.values())
     if call.bias is not None:
-        read.append(_describe_bias(arguments, call.bias, HeadOrder.of(plan, read)))
+        order = None if pass_name == "backward" else HeadOrder.of(plan, read)
+        read.append(_describe_bias(arguments, call.bias, order))
     macros = _macros(pass_name, plan, call, read[: len(operands)], mode)
     source = read_sources(*_SHARED_SOURCES, f"small_head_{pass_name}.cu")
     kernel = load_kernel(source, "small_head", macros, first.device)
     shared = shared_bytes(plan, call) if pass_name == "backward" else 0
-    kernel.launch(blocks, plan.threads, arguments, shared)
+    kernel.launch(blocks, plan.threads, arguments, shared, early=True)
 
 
 def _blocks(pass_name: str, plan: Plan, own: Tensor, shared_by: int, mode: int) -> int:

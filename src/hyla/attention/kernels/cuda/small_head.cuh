@@ -56,7 +56,8 @@ typedef float Scalar;
 
 struct Arguments {
     const Scalar *q, *k, *v, *upstream;  // [batch, token, head, d]; head and d are contiguous
-    const float *bias;                   // [biases, …, head as `bias_head` orders them]
+    const float *bias;                   // [biases, …, head as `bias_head` orders them]; for the
+                                         // whole backward [biases, head, distance]
     const unsigned char *padding;        // [batch, key], 0 = masked; null: nothing is masked
     const float *multiplier;             // [multipliers, query, key]
     Scalar *first, *second, *third;      // forward: O; query pass: dQ; others: dK, dV (and dQ)

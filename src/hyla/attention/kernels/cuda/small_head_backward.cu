@@ -34,6 +34,12 @@ constexpr int TOKEN = padded<SOFTMAX ? TOTAL_AT + BIAS_HEADS : LOG2_SUM_AT>;
 constexpr int DISTANCE = padded<(1 + ROWS) * BIAS_HEADS>;
 constexpr int UNIT_PIECE = PACK * WIDTH % 4 == 0 ? 4 : PACK * WIDTH % 2 == 0 ? 2 : 1;
 
+// Of what lies by `bias_head`.
+DEVICE int place_of_head(int head) {
+    const int unit = head / PACK;
+    return (unit % LANES * LANE_UNITS + unit / LANES) * PACK + head % PACK;
+}
+
 DEVICE float *gradient_of(float *distance, int row) { return distance + (1 + row) * BIAS_HEADS; }
 
 DEVICE void wait_for_block() {
@@ -50,7 +56,7 @@ struct Sequence {
     int batch, tiles;
     int queries;       // with some of zeros at the end, as parts of equal length may have too many
     float *tokens;     // [query, TOKEN]
-    float *distances;  // [key − query + queries − 1, DISTANCE], as a.bias with these queries
+    float *distances;  // [key − query + queries − 1, DISTANCE], by `bias_head`, with these queries
 
     DEVICE int distance_count() const { return queries + (tiles + WARPS - 1) * ROWS - 1; }
 
@@ -79,23 +85,21 @@ struct Sequence {
         }
         if constexpr (SOFTMAX) {
             for (int i = threadIdx.x; i < queries * HEADS; i += THREADS) {
-                const int query = i / HEADS, head = i % HEADS, unit = head / PACK;
-                float *to = tokens + query * TOKEN + LOG2_SUM_AT + head % PACK +
-                            (unit % LANES * LANE_UNITS + unit / LANES) * PACK;
+                const int query = i / HEADS;
+                float *to = tokens + query * TOKEN + LOG2_SUM_AT + place_of_head(i % HEADS);
                 const long long first = batch * (long long)a.queries * HEADS;
                 to[0] = query < a.queries ? LOG2_E * __ldg(a.log_sum + first + i) : 0.f;
                 to[MEAN_AT - LOG2_SUM_AT] = to[TOTAL_AT - LOG2_SUM_AT] = 0.f;
             }
         }
         if constexpr (BIASED) {
-            const float *bias = a.bias + batch / a.batch_per_bias * a.bias_batch +
-                                (a.queries - 1) * a.bias_query;  // the last query's to the first key
+            const float *bias = a.bias + batch / a.batch_per_bias * a.bias_batch;
             const int given = a.queries + a.keys - 1, more = queries - a.queries;
-            for (int i = threadIdx.x; i < distance_count() * BIAS_HEADS; i += THREADS) {
-                const int distance = i / BIAS_HEADS, head = i % BIAS_HEADS, index = distance - more;
-                float *to = distances + distance * DISTANCE + head;
+            for (int i = threadIdx.x; i < distance_count() * HEADS; i += THREADS) {
+                const int distance = i / HEADS, head = i % HEADS, index = distance - more;
+                float *to = distances + distance * DISTANCE + place_of_head(head);
                 const bool is_given = index >= 0 && index < given;
-                *to = is_given ? __ldg(bias + index * BIAS_HEADS + head) : 0.f;
+                *to = is_given ? __ldg(bias + head * given + index) : 0.f;
 #pragma unroll
                 for (int row = 0; row < ROWS; ++row) *gradient_of(to, row) = 0.f;
             }
@@ -283,6 +287,7 @@ DEVICE void walk_all(const Arguments &a, const Sequence &sequence) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
+    wait_for_earlier_kernels();
     extern __shared__ uint4 dynamic[];
     Sequence sequence;
     sequence.batch = static_cast<int>(blockIdx.x);

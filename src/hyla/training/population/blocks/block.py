@@ -11,7 +11,7 @@ from hyla.nn import Transformer, TransformerConfig
 from hyla.nn.feed_forward import GeluMlp
 from hyla.nn.transformer import Block, last_queries
 from hyla.training.population.blocks.kernel import why_not_here
-from hyla.training.population.blocks.ops import finish, project
+from hyla.training.population.blocks.ops import finish, lay_out, project
 from hyla.training.population.blocks.sizes import EMBED, HIDDEN, PRECISIONS, WIDTHS
 
 
@@ -27,8 +27,10 @@ class FusedBlock(Block):
         layer, mlp = self.attention, self.feed_forward
         assert isinstance(mlp, GeluMlp)
         x = in_autocast_dtype(x)
-        parts = (self.attention_norm, layer.q_proj, layer.k_proj, layer.v_proj)
-        projected = project(_tokens(x), _parameters(*parts))[:4]
+        before = _parameters(self.attention_norm, layer.q_proj, layer.k_proj, layer.v_proj)
+        after = _parameters(layer.out_proj, self.feed_forward_norm, mlp.up, mlp.down)
+        weights = lay_out([p.detach() for p in (*before, *after)], x.dtype)
+        projected = project(_tokens(x), weights[0], before)
         stand_in, q, k, v = (y.view(*x.shape[:2], -1) for y in projected)
         mask, noise = options["mask"], options["dropout_noise"]
         if last is not None:  # the others' queries are computed for nothing: a sixth of the kernel
@@ -40,9 +42,8 @@ class FusedBlock(Block):
         attended = layer.attend(
             q, k, v, bias=bias, bias_masks=False, mask=mask, causal=self.causal, dropout_noise=noise
         )
-        parts = (layer.out_proj, self.feed_forward_norm, mlp.up, mlp.down)
         tokens = (_tokens(y) for y in (x, stand_in, attended))
-        y, *_ = finish(*tokens, _parameters(*parts))
+        y, _ = finish(*tokens, weights[1], after)
         return y.view_as(x), None, None
 
 

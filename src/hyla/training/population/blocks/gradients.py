@@ -12,9 +12,10 @@ from hyla.training.population.blocks.parameters import with_one_stride
 from hyla.training.population.blocks.sizes import EMBED, SLICE, Sizes
 from hyla.training.population.blocks.structures import Gradients, Layer, Line, Plain, Sums
 
-_THREADS = 512
+_THREADS = 1024
+_SEATS = _THREADS // 2  # a seat's threads share out rows
 _NORM_BLOCKS = 16  # of a member, each with eight channels
-_SHARED_BYTES = 4 * _THREADS // 32 * 2 * 8
+_SHARED_BYTES = 4 * (_SEATS * 5 + _SEATS // 32 * 2 * 8)
 
 
 def project_gradients(
@@ -103,7 +104,7 @@ def _computed(
     arguments.plain_kinds = len(plain)
     arguments.result, arguments.total = result.data_ptr(), total
     fours = sum(each.rows * each.columns * each.slices // 4 for each in plain)
-    arguments.plain_blocks = -(-fours // _THREADS)
+    arguments.plain_blocks = -(-fours // _SEATS)
     blocks = members * (_NORM_BLOCKS + arguments.plain_blocks)
     macros = {"KIND": 2}  # sums are float32, whatever tokens are
     start(

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from hyla.attention.kernels.nvrtc import multiprocessors
 from hyla.attention.kernels.tensors import aligned, fresh
 from hyla.nn.transformer import LAYER_NORM_EPS
 from hyla.training.population.blocks import weights as weight_tiles
@@ -23,44 +24,51 @@ from hyla.training.population.blocks.structures import (
 )
 from hyla.training.population.blocks.weights import FinishPlaces, ProjectPlaces
 
-# Warpgroups of a block, and how many pieces of weights are on their way to it.
-PROJECT_WARPGROUPS = 2
-FINISH_WARPGROUPS, FINISH_STAGES = 2, 3
-STREAM_WARPGROUPS = 2
-
+FINISH_STAGES = 3  # pieces of weights that are on their way to a block
 _WARPGROUP = 128  # threads
 _ROWS = 64  # tokens of a warpgroup
 _FEW_ROWS = 32  # of a block, where tiles of them must leave room for two weights
 _BARRIER = 8  # bytes
 
 
-def project(
-    x: Float[Tensor, "P N E"], gain: Tensor, shift: Tensor, layers: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor, UInt8[Tensor, "P B"]]:
-    """Return q, k and v [P, N, ...], and the weights as tiles.
+def lay_out(
+    parameters: Sequence[Tensor], dtype: torch.dtype
+) -> tuple[UInt8[Tensor, "P A"], UInt8[Tensor, "P B"]]:
+    """Return the weights of a block as tiles, for `project` and for `finish`.
 
-    `layers` are the weights and biases of the three in turn.
+    `parameters` are those of both, in their order.
     """
+    return weight_tiles.block_weights(sizes_of(parameters, dtype), parameters)
+
+
+def sizes_of(parameters: Sequence[Tensor], dtype: torch.dtype) -> Sizes:
+    """Return the sizes of a block with these parameters."""
+    qk, v, hidden = (parameters[i].shape[1] for i in (2, 6, 12))
+    return Sizes(dtype=dtype, qk=qk, v=v, hidden=hidden)
+
+
+def project(
+    x: Float[Tensor, "P N E"], weights: UInt8[Tensor, "P A"], qk: int, v: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v [P, N, ...]."""
     x = _dense(x)
-    sizes = Sizes(dtype=x.dtype, qk=layers[0].shape[1], v=layers[4].shape[1])
-    weights, places = (
-        weight_tiles.project_weights(sizes, gain, shift, layers),
-        ProjectPlaces.of(sizes),
-    )
-    q, k, v = (_tokens(x, width) for width in (sizes.qk, sizes.qk, sizes.v))
+    sizes = Sizes(dtype=x.dtype, qk=qk, v=v)
+    places = ProjectPlaces.of(sizes)
+    outputs = [_tokens(x, width) for width in (qk, qk, v)]
+    warpgroups = _warpgroups(x)
     arguments = ProjectForward(
         x=x.data_ptr(),
         **_of(weights),
-        **{name: y.data_ptr() for name, y in (("q", q), ("k", k), ("v", v))},
+        **{name: y.data_ptr() for name, y in zip("qkv", outputs, strict=True)},
         tiles_at=places.forward,
         bias_at=places.bias,
-        line=line(x, _ROWS * PROJECT_WARPGROUPS),
+        line=line(x, _ROWS * warpgroups),
         eps=LAYER_NORM_EPS,
     )
-    macros = {"QK": sizes.qk, "V": sizes.v, "WARPGROUPS": PROJECT_WARPGROUPS}
+    macros = {"QK": qk, "V": v, "WARPGROUPS": warpgroups}
     shared = sizes.tile(sizes.projected, EMBED) + _BARRIER
-    _walk("project_forward", sizes, macros, arguments, x, PROJECT_WARPGROUPS, shared)
-    return q, k, v, weights
+    _walk("project_forward", sizes, macros, arguments, x, warpgroups, shared)
+    return outputs[0], outputs[1], outputs[2]
 
 
 def project_backward(
@@ -72,7 +80,8 @@ def project_backward(
 ) -> tuple[Float[Tensor, "P N E"], Float[Tensor, "P T"]]:
     """Return the gradient of x, to which `residual` is added, and those of all parameters.
 
-    The latter side by side, in the order in which `project` takes the parameters.
+    The latter side by side, in the order of `parameters`: gain, shift, and the weights and biases
+    of queries, keys and values in turn.
     """
     x, residual, *upstream = (_dense(y) for y in (x, residual, *upstream))
     sizes = Sizes(dtype=x.dtype, qk=upstream[0].shape[2], v=upstream[2].shape[2])
@@ -83,16 +92,16 @@ def project_backward(
 
 
 def finish(
-    x: Float[Tensor, "P N E"], attended: Float[Tensor, "P N V"], parameters: Sequence[Tensor]
-) -> tuple[Float[Tensor, "P N E"], Float[Tensor, "P N E"], UInt8[Tensor, "P B"]]:
-    """Return the stream with both branches, with attention's alone, and the weights as tiles.
-
-    `parameters` are weight and bias of out_proj, gain and shift, weights and biases of up and down.
-    """
+    x: Float[Tensor, "P N E"],
+    attended: Float[Tensor, "P N V"],
+    weights: UInt8[Tensor, "P B"],
+    hidden: int,
+) -> tuple[Float[Tensor, "P N E"], Float[Tensor, "P N E"]]:
+    """Return the stream with both branches, and with attention's alone."""
     x, attended = _dense(x), _dense(attended)
-    sizes = Sizes(dtype=x.dtype, v=attended.shape[2], hidden=parameters[4].shape[1])
-    weights, places = weight_tiles.finish_weights(sizes, parameters), FinishPlaces.of(sizes)
-    y, between = fresh(x), fresh(x)
+    sizes = Sizes(dtype=x.dtype, v=attended.shape[2], hidden=hidden)
+    places = FinishPlaces.of(sizes)
+    y, between, warpgroups = fresh(x), fresh(x), _warpgroups(x)
     arguments = FinishForward(
         x=x.data_ptr(),
         attended=attended.data_ptr(),
@@ -102,19 +111,19 @@ def finish(
         out_at=places.out,
         chunks_at=places.chunks,
         bias_at=places.bias,
-        line=line(x, _ROWS * FINISH_WARPGROUPS),
+        line=line(x, _ROWS * warpgroups),
         eps=LAYER_NORM_EPS,
     )
     macros = {
         "V": sizes.v,
         "HIDDEN": sizes.hidden,
         "STAGES": FINISH_STAGES,
-        "WARPGROUPS": FINISH_WARPGROUPS,
+        "WARPGROUPS": warpgroups,
     }
     ring = FINISH_STAGES * (weight_tiles.chunk_bytes(sizes) + 2 * _BARRIER)
     shared = sizes.tile(EMBED, sizes.v) + _BARRIER + ring
-    _walk("finish_forward", sizes, macros, arguments, x, FINISH_WARPGROUPS, shared)
-    return y, between, weights
+    _walk("finish_forward", sizes, macros, arguments, x, warpgroups, shared)
+    return y, between
 
 
 def finish_backward(
@@ -124,7 +133,10 @@ def finish_backward(
     weights: UInt8[Tensor, "P B"],
     parameters: Sequence[Tensor],
 ) -> tuple[Float[Tensor, "P N E"], Float[Tensor, "P N V"], Float[Tensor, "P T"]]:
-    """Return the gradients of x, of `attended`, and of all parameters side by side."""
+    """Return the gradients of x, of `attended`, and of all parameters side by side.
+
+    `parameters` are weight and bias of out_proj, gain and shift, weights and biases of up and down.
+    """
     attended, dy = _dense(attended), _dense(dy)
     sizes = Sizes(dtype=dy.dtype, v=attended.shape[2], hidden=parameters[4].shape[1])
     places = FinishPlaces.of(sizes)
@@ -139,8 +151,11 @@ def _hidden_backward(
     sizes: Sizes, between: Tensor, dy: Tensor, weights: Tensor, places: FinishPlaces
 ) -> tuple[Tensor, Tensor, Line]:
     """Return the gradient of the hidden layer, and rows of sums for the weights beside it."""
-    # Fewer blocks than could start: each has 128 KiB of sums to write, and somebody to add them up.
-    walk = line(dy, 4 * _FEW_ROWS, sizes.slices)
+    # As few blocks as have no more tiles each: every one has 128 KiB of sums to write, and somebody
+    # to add them up.
+    tiles = -(-dy.shape[0] * dy.shape[1] // _FEW_ROWS)
+    passes = -(-tiles // (multiprocessors(dy.device) // sizes.slices))
+    walk = line(dy, passes * _FEW_ROWS, sizes.slices)
     hidden = _tokens(dy, sizes.hidden)
     sums = _rows(dy, walk, 2 * SLICE * EMBED + SLICE + EMBED, sizes.slices)
     arguments = HiddenBackward(
@@ -155,10 +170,10 @@ def _hidden_backward(
         line=walk,
         eps=LAYER_NORM_EPS,
     )
-    tiles = 2 * sizes.tile(_FEW_ROWS, EMBED) + 4 * sizes.tile(EMBED, _FEW_ROWS)
-    shared = weight_tiles.slice_bytes(sizes) + tiles + _BARRIER
+    of_tokens = 2 * sizes.tile(_FEW_ROWS, EMBED) + 4 * sizes.tile(EMBED, _FEW_ROWS)
+    shared = weight_tiles.slice_bytes(sizes) + of_tokens + 3 * _BARRIER
     macros = {"HIDDEN": sizes.hidden}
-    _walk("hidden_backward", sizes, macros, arguments, dy, 2, shared, sizes.slices)
+    _walk("hidden_backward", sizes, macros, arguments, dy, 3, shared, sizes.slices)
     return hidden, sums, walk
 
 
@@ -171,7 +186,7 @@ def _stream_backward(
     places: FinishPlaces,
 ) -> Float[Tensor, "P N E"]:
     """Return the gradient of the stream, from that of the hidden layer and of y."""
-    dx = fresh(dy)
+    dx, warpgroups = fresh(dy), _warpgroups(dy)
     arguments = StreamBackward(
         stream=between.data_ptr(),
         upstream=dy.data_ptr(),
@@ -179,12 +194,12 @@ def _stream_backward(
         **_of(weights),
         result=dx.data_ptr(),
         tile_at=places.stream,
-        line=line(dy, _ROWS * STREAM_WARPGROUPS),
+        line=line(dy, _ROWS * warpgroups),
         eps=LAYER_NORM_EPS,
     )
-    macros = {"HIDDEN": sizes.hidden, "WARPGROUPS": STREAM_WARPGROUPS}
+    macros = {"HIDDEN": sizes.hidden, "WARPGROUPS": warpgroups}
     shared = sizes.tile(EMBED, sizes.hidden) + _BARRIER
-    _walk("stream_backward", sizes, macros, arguments, dy, STREAM_WARPGROUPS, shared)
+    _walk("stream_backward", sizes, macros, arguments, dy, warpgroups, shared)
     return dx
 
 
@@ -218,6 +233,16 @@ def _linear_backward(
     of_rows = _ROWS * (2 * 8 + 4)  # bytes: two sums in either warpgroup, one deviation
     _walk("linear_backward", sizes, macros, arguments, inputs, 2, tiles + of_rows + _BARRIER)
     return result, sums, walk
+
+
+def _warpgroups(x: Tensor) -> int:
+    """Return those of a block that takes tokens through its registers, 64 in each warpgroup.
+
+    Two, so that one computes while the other one's products run; but one where there are so few
+    tokens that a second would leave multiprocessors without any.
+    """
+    members, tokens = x.shape[:2]
+    return 1 if members * tokens <= _ROWS * multiprocessors(x.device) else 2
 
 
 def _walk(

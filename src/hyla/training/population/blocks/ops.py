@@ -2,7 +2,8 @@
 
 Operators take members as their first axis [P, ...]; `vmap` folds its own into it, so that a
 population is one launch. Parameters come as one list, in the order of `launch`; biases and norms
-have one axis. The weights that operators return are tiles for their gradients.
+have one axis. `lay_out` makes tiles of them, which the kernels read; parameters are given to the
+others too, because it is by way of these that they have a gradient.
 
 The stream x goes into both operators, and its two gradients are one sum. So that nobody has to pass
 over all tokens for it, `project` returns a stand-in for x without numbers, and `finish` takes it
@@ -16,27 +17,44 @@ from torch import Tensor
 
 from hyla._compiler_tag import tag_compiled_code
 from hyla.training.population.blocks import launch
-from hyla.training.population.blocks.sizes import Sizes
 from hyla.training.population.blocks.weights import FinishPlaces, ProjectPlaces
 
 tag_compiled_code()
 
 
+@torch.library.custom_op("hyla::block_weights", mutates_args=())
+def lay_out(parameters: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the weights of a block as tiles, for `project` and for `finish`."""
+    return launch.lay_out(parameters, dtype)
+
+
+@lay_out.register_fake
+def _(parameters, dtype):
+    sizes = launch.sizes_of(parameters, dtype)
+    totals = (ProjectPlaces.of(sizes).total, FinishPlaces.of(sizes).total)
+    one, other = (
+        parameters[0].new_empty(len(parameters[0]), total, dtype=torch.uint8) for total in totals
+    )
+    return one, other
+
+
 @torch.library.custom_op("hyla::block_project", mutates_args=())
 def project(
-    x: Tensor, parameters: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return a stand-in for x [P, N, E], its queries, keys and values, and weights."""
-    gain, shift, *layers = parameters
-    return (_stand_in(x), *launch.project(x, gain, shift, layers))
+    x: Tensor, weights: Tensor, parameters: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return a stand-in for x [P, N, E], and its queries, keys and values."""
+    return (_stand_in(x), *launch.project(x, weights, *_projected(parameters)))
 
 
 @project.register_fake
-def _(x, parameters):
-    qk, _, v = (parameters[i].shape[1] for i in (2, 4, 6))
-    projected = (x.new_empty(*x.shape[:2], width) for width in (qk, qk, v))
-    places = ProjectPlaces.of(Sizes(dtype=x.dtype, qk=qk, v=v))
-    return _stand_in(x), *projected, _weights(x, places.total)
+def _(x, weights, parameters):
+    qk, v = _projected(parameters)
+    return _stand_in(x), *(x.new_empty(*x.shape[:2], width) for width in (qk, qk, v))
+
+
+def _projected(parameters: Sequence[Tensor]) -> tuple[int, int]:
+    """Return the width of queries and keys, and that of values."""
+    return parameters[2].shape[1], parameters[6].shape[1]
 
 
 @torch.library.custom_op("hyla::block_project_backward", mutates_args=())
@@ -56,14 +74,14 @@ def _(x, residual, upstream, weights, parameters):
 
 
 def _save_project(ctx, inputs, output):
-    x, parameters = inputs
-    ctx.save_for_backward(x, output[-1], *parameters)
+    x, weights, parameters = inputs
+    ctx.save_for_backward(x, weights, *parameters)
 
 
-def _differentiate_project(ctx, residual, dq, dk, dv, _):
+def _differentiate_project(ctx, residual, dq, dk, dv):
     x, weights, *parameters = ctx.saved_tensors
     dx, gradients = _project_backward(x, residual, [dq, dk, dv], weights, parameters)
-    return dx, _apart(gradients, parameters)
+    return dx, None, _apart(gradients, parameters)
 
 
 project.register_autograd(_differentiate_project, setup_context=_save_project)
@@ -71,16 +89,15 @@ project.register_autograd(_differentiate_project, setup_context=_save_project)
 
 @torch.library.custom_op("hyla::block_finish", mutates_args=())
 def finish(
-    x: Tensor, stand_in: Tensor, attended: Tensor, parameters: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the stream x [P, N, E] with both branches, with attention's alone, and weights."""
-    return launch.finish(x, attended, parameters)
+    x: Tensor, stand_in: Tensor, attended: Tensor, weights: Tensor, parameters: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the stream x [P, N, E] with both branches, and with attention's alone."""
+    return launch.finish(x, attended, weights, parameters[4].shape[1])
 
 
 @finish.register_fake
-def _(x, stand_in, attended, parameters):
-    sizes = Sizes(dtype=x.dtype, v=attended.shape[2], hidden=parameters[4].shape[1])
-    return _like(x), _like(x), _weights(x, FinishPlaces.of(sizes).total)
+def _(x, stand_in, attended, weights, parameters):
+    return _like(x), _like(x)
 
 
 @torch.library.custom_op("hyla::block_finish_backward", mutates_args=())
@@ -96,8 +113,8 @@ def _(between, attended, dy, weights, parameters):
 
 
 def _save_finish(ctx, inputs, output):
-    _, _, attended, parameters = inputs
-    _, between, weights = output
+    _, _, attended, weights, parameters = inputs
+    _, between = output
     ctx.save_for_backward(between, attended, weights, *parameters)
     ctx.mark_non_differentiable(between)  # it is handed out for this alone
 
@@ -105,7 +122,7 @@ def _save_finish(ctx, inputs, output):
 def _differentiate_finish(ctx, dy, *_):
     between, attended, weights, *parameters = ctx.saved_tensors
     dx, dattended, gradients = _finish_backward(between, attended, dy, weights, parameters)
-    return None, dx, dattended, _apart(gradients, parameters)
+    return None, dx, dattended, None, _apart(gradients, parameters)
 
 
 finish.register_autograd(_differentiate_finish, setup_context=_save_finish)
@@ -117,10 +134,6 @@ def _stand_in(x: Tensor) -> Tensor:
 
 def _like(x: Tensor) -> Tensor:
     return x.new_empty(x.shape)  # as kernels write it, whatever the strides of x are
-
-
-def _weights(x: Tensor, size: int) -> Tensor:
-    return x.new_empty(len(x), size, dtype=torch.uint8)
 
 
 def _side_by_side(parameters: Sequence[Tensor]) -> Tensor:
@@ -149,13 +162,18 @@ def _unfolded(info, outputs):
     return tuple(y.unflatten(0, (info.batch_size, -1)) for y in outputs), (0,) * len(outputs)
 
 
+@lay_out.register_vmap
+def _(info, in_dims, parameters, dtype):
+    return _unfolded(info, lay_out(_folded(info, in_dims[0], parameters), dtype))
+
+
 @project.register_vmap
-def _(info, in_dims, x, parameters):
-    [x] = _folded(info, in_dims[:1], [x])
-    return _unfolded(info, project(x, _folded(info, in_dims[1], parameters)))
+def _(info, in_dims, x, weights, parameters):
+    tokens = _folded(info, in_dims[:2], (x, weights))
+    return _unfolded(info, project(*tokens, _folded(info, in_dims[2], parameters)))
 
 
 @finish.register_vmap
-def _(info, in_dims, x, stand_in, attended, parameters):
-    tokens = _folded(info, in_dims[:3], (x, stand_in, attended))
-    return _unfolded(info, finish(*tokens, _folded(info, in_dims[3], parameters)))
+def _(info, in_dims, x, stand_in, attended, weights, parameters):
+    tokens = _folded(info, in_dims[:4], (x, stand_in, attended, weights))
+    return _unfolded(info, finish(*tokens, _folded(info, in_dims[4], parameters)))

@@ -9,7 +9,8 @@ from torch import Tensor
 def with_one_stride(parameters: Sequence[Tensor]) -> tuple[list[Tensor], int]:
     """Return the parameters [P, ...] such that one stride leads to each next member's."""
     strides = {parameter.stride(0) for parameter in parameters}
-    if len(strides) == 1 and all(parameter[0].is_contiguous() for parameter in parameters):
+    one_stride = len(strides) == 1 or len(parameters[0]) == 1  # a single member has no next
+    if one_stride and all(parameter[0].is_contiguous() for parameter in parameters):
         return list(parameters), strides.pop()
     rows = torch.cat([parameter.flatten(1) for parameter in parameters], dim=1)
     apart = rows.split([parameter[0].numel() for parameter in parameters], dim=1)

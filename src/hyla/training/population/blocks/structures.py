@@ -38,24 +38,30 @@ class Tiles(ctypes.Structure):
         *_pointers("source", "gain"),
         *_ints("row_stride", "term_stride", "gain_by_rows"),
         *_ints("rows", "terms", "row_order", "term_order", "first_term"),
-        *_ints("at", "count", "source_step", "step"),
+        *_ints("part", "at", "count", "source_step", "step"),
     ]
 
 
 class Bias(ctypes.Structure):
     """`struct Bias` of weights.cu."""
 
-    _fields_ = [*_pointers("source", "weight", "shift"), *_ints("count", "at")]
+    _fields_ = [*_pointers("source", "weight", "shift"), *_ints("count", "part", "at")]
+
+
+class Part(ctypes.Structure):
+    """`struct Part` of weights.cu."""
+
+    _fields_ = [*_pointers("weights"), *_longs("stride")]
 
 
 class Weights(ctypes.Structure):
     """`struct Arguments` of weights.cu."""
 
     _fields_ = [
-        ("tiles", Tiles * 8),
-        ("biases", Bias * 3),
-        *_pointers("weights"),
-        *_longs("stride", "weights_stride"),
+        ("tiles", Tiles * 13),
+        ("biases", Bias * 6),
+        ("parts", Part * 2),
+        *_longs("stride"),
         *_ints("tile_kinds", "bias_kinds", "tile_blocks", "bias_blocks"),
     ]
 

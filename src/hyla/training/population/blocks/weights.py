@@ -15,7 +15,7 @@ from torch import Tensor
 from hyla.training.population.blocks.kernel import start
 from hyla.training.population.blocks.parameters import with_one_stride
 from hyla.training.population.blocks.sizes import CHUNK, EMBED, SLICE, Sizes
-from hyla.training.population.blocks.structures import Bias, Tiles, Weights
+from hyla.training.population.blocks.structures import Bias, Part, Tiles, Weights
 
 _PLAIN, _COLUMNS, _TERMS, _HIDDEN = range(4)  # ORDER_… of the source
 _IN_REGISTERS: dict[str, Any] = {"row_order": _COLUMNS, "term_order": _TERMS}
@@ -76,11 +76,47 @@ def slice_bytes(sizes: Sizes) -> int:
     return 2 * sizes.tile(SLICE, EMBED)
 
 
-def project_weights(
-    sizes: Sizes, gain: Tensor, shift: Tensor, layers: Sequence[Tensor]
-) -> UInt8[Tensor, "P B"]:
-    """Lay out weights and biases of queries, keys and values behind their norm."""
-    (gain, shift, *layers), stride = with_one_stride([gain, shift, *layers])
+def block_weights(
+    sizes: Sizes, parameters: Sequence[Tensor]
+) -> tuple[UInt8[Tensor, "P A"], UInt8[Tensor, "P B"]]:
+    """Lay out all weights and biases of a block: those before attention, and those after it.
+
+    `parameters` are those of `launch.project` and then those of `launch.finish`.
+    """
+    parameters, stride = with_one_stride(parameters)
+    totals = (ProjectPlaces.of(sizes).total, FinishPlaces.of(sizes).total)
+    parts = [
+        torch.empty(len(parameters[0]), total, dtype=torch.uint8, device=parameters[0].device)
+        for total in totals
+    ]
+    described = (_of_project(sizes, parameters[:8]), _of_finish(sizes, parameters[8:]))
+    tiles, biases = [], []
+    for part, (some_tiles, some_biases) in enumerate(described):
+        for each in (*some_tiles, *some_biases):
+            each.part = part
+        tiles, biases = [*tiles, *some_tiles], [*biases, *some_biases]
+    numbers = sum(each.rows * each.terms * each.count for each in tiles)
+    arguments = Weights(
+        tiles=(Tiles * 13)(*tiles),
+        biases=(Bias * 6)(*biases),
+        parts=(Part * 2)(*(Part(weights=x.data_ptr(), stride=x.stride(0)) for x in parts)),
+        stride=stride,
+        tile_kinds=len(tiles),
+        bias_kinds=len(biases),
+        tile_blocks=-(-numbers * sizes.dtype.itemsize // (_PIECE * _THREADS)),
+        bias_blocks=-(-sum(each.count for each in biases) * 32 // _THREADS),
+    )
+    device, blocks = (
+        parts[0].device,
+        len(parts[0]) * (arguments.tile_blocks + arguments.bias_blocks),
+    )
+    start("weights", {"KIND": sizes.kind}, arguments, device, blocks=blocks, threads=_THREADS)
+    return parts[0], parts[1]
+
+
+def _of_project(sizes: Sizes, parameters: Sequence[Tensor]) -> tuple[list[Tiles], list[Bias]]:
+    """Describe weights and biases of queries, keys and values behind their norm."""
+    gain, shift, *layers = parameters
     places = ProjectPlaces.of(sizes)
     tiles, biases, before = [], [], 0
     for weight, bias in zip(layers[::2], layers[1::2], strict=True):
@@ -98,12 +134,11 @@ def project_weights(
         ]
         biases.append(_bias(bias, places.bias + 4 * before, weight, shift))
         before += weight.shape[1]
-    return _laid_out(sizes, gain, stride, places.total, tiles, biases)
+    return tiles, biases
 
 
-def finish_weights(sizes: Sizes, parameters: Sequence[Tensor]) -> UInt8[Tensor, "P B"]:
-    """Lay out weights and biases of `out_proj` and of the feed-forward network behind its norm."""
-    parameters, stride = with_one_stride(parameters)
+def _of_finish(sizes: Sizes, parameters: Sequence[Tensor]) -> tuple[list[Tiles], list[Bias]]:
+    """Describe those of `out_proj` and of the feed-forward network behind its norm."""
     out, out_bias, gain, shift, up, up_bias, down, down_bias = parameters
     places, hidden = FinishPlaces.of(sizes), sizes.hidden
     chunks: dict[str, Any] = {"count": hidden // CHUNK, "step": chunk_bytes(sizes)}
@@ -129,7 +164,7 @@ def finish_weights(sizes: Sizes, parameters: Sequence[Tensor]) -> UInt8[Tensor, 
         _bias(down_bias, places.bias + 4 * EMBED),
         _bias(up_bias, places.bias + 8 * EMBED, up, shift),
     ]
-    return _laid_out(sizes, gain, stride, places.total, tiles, biases)
+    return tiles, biases
 
 
 def _tiles(
@@ -168,29 +203,3 @@ def _bias(
         count=bias.shape[1],
         at=at,
     )
-
-
-def _laid_out(
-    sizes: Sizes,
-    like: Tensor,
-    stride: int,
-    total: int,
-    tiles: Sequence[Tiles],
-    biases: Sequence[Bias],
-) -> UInt8[Tensor, "P B"]:
-    weights = torch.empty(len(like), total, dtype=torch.uint8, device=like.device)
-    numbers = sum(each.rows * each.terms * each.count for each in tiles)
-    arguments = Weights(
-        tiles=(Tiles * 8)(*tiles),
-        biases=(Bias * 3)(*biases),
-        weights=weights.data_ptr(),
-        stride=stride,
-        weights_stride=total,
-        tile_kinds=len(tiles),
-        bias_kinds=len(biases),
-        tile_blocks=-(-numbers * sizes.dtype.itemsize // (_PIECE * _THREADS)),
-        bias_blocks=-(-sum(each.count for each in biases) * 32 // _THREADS),
-    )
-    blocks = len(like) * (arguments.tile_blocks + arguments.bias_blocks)
-    start("weights", {"KIND": sizes.kind}, arguments, like.device, blocks=blocks, threads=_THREADS)
-    return weights

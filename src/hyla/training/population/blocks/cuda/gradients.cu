@@ -5,9 +5,12 @@
 //     dW = A gain + b shiftᵀ,   dgain = Σ over outputs of W A,   dshift = Σ over outputs of W b
 //
 // A block takes eight channels of one member's layers behind the norm; blocks after these add up
-// what needs no more than that.
+// what needs no more than that. Rows are many where members are few, and what they cost is waiting
+// for memory: so either half of a block takes half of them, and asks for several at a time.
 
-constexpr int THREADS = 512;
+constexpr int THREADS = 1024;
+constexpr int PARTS = 2, SEATS = THREADS / PARTS;  // a seat's threads share out the same rows
+constexpr int GROUP = 8;                           // rows that a thread asks for at a time
 constexpr int CHANNELS = 8;
 constexpr int NORM_BLOCKS = EMBED / CHANNELS;  // of a member
 constexpr int MOST_LAYERS = 3, MOST_PLAIN = 5;
@@ -41,8 +44,17 @@ struct Arguments {
 };
 
 struct Memory {
-    float parts[THREADS / WARP][2][CHANNELS];
+    float4 fours[SEATS];  // what the other threads of a seat have
+    float ones[SEATS];
+    float parts[SEATS / WARP][2][CHANNELS];
 };
+
+DEVICE int my_seat() { return my_thread() % SEATS; }
+DEVICE int my_part() { return my_thread() / SEATS; }
+
+DEVICE void add(float4 &sum, const float4 &x) {
+    sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+}
 
 struct Rows {
     const float *at;
@@ -54,17 +66,31 @@ struct Rows {
         count = sums.line.block_at(start + sums.line.tokens - 1) - first + 1;
         at = sums.rows + static_cast<long long>(first + member) * stride + slice * sums.length;
     }
-    // Four neighbours and one more, each over all rows.
-    DEVICE float4 sums(int offset, int other, float &one) const {
+    // Four neighbours and one more, each over all rows: in the first threads of all seats, and all
+    // threads take part. `live` is whether a seat has any.
+    DEVICE float4 sums(Memory &memory, bool live, int offset, int other, float &one) const {
+        const int end = live ? count * (my_part() + 1) / PARTS : 0;
         float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
         one = 0.f;
-#pragma unroll 4
-        for (int k = 0; k < count; ++k) {
-            const float *row = at + static_cast<long long>(k) * stride;
-            const float4 x = __ldg(reinterpret_cast<const float4 *>(row + offset));
-            sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
-            one += __ldg(row + other);
+#pragma unroll 1
+        for (int first = count * my_part() / PARTS; first < end; first += GROUP) {
+            float4 fours[GROUP];
+            float ones[GROUP];
+#pragma unroll
+            for (int k = 0; k < GROUP; ++k) {
+                const float *row = at + static_cast<long long>(first + k) * stride;
+                const bool there = first + k < end;
+                fours[k] = there ? __ldg(reinterpret_cast<const float4 *>(row + offset))
+                                 : make_float4(0.f, 0.f, 0.f, 0.f);
+                ones[k] = there ? __ldg(row + other) : 0.f;
+            }
+#pragma unroll
+            for (int k = 0; k < GROUP; ++k) add(sum, fours[k]), one += ones[k];
         }
+        __syncthreads();  // nobody needs an earlier seat's any more
+        if (my_part() == 1) memory.fours[my_seat()] = sum, memory.ones[my_seat()] = one;
+        __syncthreads();
+        if (my_part() == 0) add(sum, memory.fours[my_seat()]), one += memory.ones[my_seat()];
         return sum;
     }
 };
@@ -83,26 +109,29 @@ DEVICE void behind_norm(const Arguments &a, Memory &memory, int member, int chan
     float gain[4], shift[4], dgain[4] = {}, dshift[4] = {};
 #pragma unroll
     for (int i = 0; i < 4; ++i) gain[i] = __ldg(gains + i), shift[i] = __ldg(shifts + i);
-    int before = 0;  // outputs of the layers so far
-    for (int kind = 0; kind < a.layer_kinds; before += a.layers[kind++].outputs) {
+    int outputs = 0;  // of all layers
+    for (int kind = 0; kind < a.layer_kinds; ++kind) outputs += a.layers[kind].outputs;
+    for (int first = 0; first < outputs; first += SEATS / 2) {
+        const int number = first + my_seat() / 2;
+        const bool live = number < outputs;
+        const Rows rows(a.sums[0], member, live ? number / a.outputs : 0);
+        float bias;
+        const float4 sums = rows.sums(memory, live, number % a.outputs * EMBED + channel,
+                                      a.bias_start + number % a.outputs, bias);
+        if (!live || my_part() > 0) continue;
+        const float along[4] = {sums.x, sums.y, sums.z, sums.w};
+        int output = number, kind = 0;
+        while (output >= a.layers[kind].outputs) output -= a.layers[kind++].outputs;
         const Layer &layer = a.layers[kind];
-        for (int output = my_thread() / 2; output < layer.outputs; output += THREADS / 2) {
-            const int number = before + output;
-            const Rows rows(a.sums[0], member, number / a.outputs);
-            float bias;
-            const float4 sums = rows.sums(number % a.outputs * EMBED + channel,
-                                          a.bias_start + number % a.outputs, bias);
-            const float along[4] = {sums.x, sums.y, sums.z, sums.w};
-            const float *weight = layer.weight + member * a.stride + output * EMBED + channel;
-            float gradient[4];
+        const float *weight = layer.weight + member * a.stride + output * EMBED + channel;
+        float gradient[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float w = __ldg(weight + i);
-                dgain[i] += w * along[i], dshift[i] += w * bias;
-                gradient[i] = along[i] * gain[i] + bias * shift[i];
-            }
-            store_four(result + layer.to + output * EMBED + channel, gradient);
+        for (int i = 0; i < 4; ++i) {
+            const float w = __ldg(weight + i);
+            dgain[i] += w * along[i], dshift[i] += w * bias;
+            gradient[i] = along[i] * gain[i] + bias * shift[i];
         }
+        store_four(result + layer.to + output * EMBED + channel, gradient);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -111,7 +140,7 @@ DEVICE void behind_norm(const Arguments &a, Memory &memory, int member, int chan
             dgain[i] += __shfl_xor_sync(0xffffffffu, dgain[i], mask);
             dshift[i] += __shfl_xor_sync(0xffffffffu, dshift[i], mask);
         }
-        if (my_lane() < 2) {
+        if (my_lane() < 2 && my_part() == 0) {
             memory.parts[my_thread() / WARP][0][four + i] = dgain[i];
             memory.parts[my_thread() / WARP][1][four + i] = dshift[i];
         }
@@ -120,11 +149,11 @@ DEVICE void behind_norm(const Arguments &a, Memory &memory, int member, int chan
     if (my_thread() >= 2 * CHANNELS) return;
     const int which = my_thread() / CHANNELS, of = my_thread() % CHANNELS;
     float sum = 0.f;
-    for (int warp = 0; warp < THREADS / WARP; ++warp) sum += memory.parts[warp][which][of];
+    for (int warp = 0; warp < SEATS / WARP; ++warp) sum += memory.parts[warp][which][of];
     result[(which == 0 ? a.gain_to : a.shift_to) + channel - four + of] = sum;
 }
 
-DEVICE void add_plain(const Arguments &a, int member, int number) {
+DEVICE void add_plain(const Arguments &a, Memory &memory, int member, int number) {
     int kind = 0;
     while (kind < a.plain_kinds) {
         const Plain &p = a.plain[kind];
@@ -132,13 +161,15 @@ DEVICE void add_plain(const Arguments &a, int member, int number) {
         if (number < fours) break;
         number -= fours, ++kind;
     }
-    if (kind == a.plain_kinds) return;
-    const Plain &p = a.plain[kind];
+    const bool live = kind < a.plain_kinds;
+    const Plain &p = a.plain[live ? kind : 0];
     const int per_row = p.columns / 4, row = number / per_row % p.rows;
-    const int slice = number / per_row / p.rows, column = 4 * (number % per_row);
+    const int slice = live ? number / per_row / p.rows : 0, column = 4 * (number % per_row);
     const Rows rows(a.sums[p.sums], member, slice);
+    const int offset = p.start + row * p.columns + column;
     float ignored;
-    const float4 x = rows.sums(p.start + row * p.columns + column, 0, ignored);
+    const float4 x = rows.sums(memory, live, offset, offset, ignored);
+    if (!live || my_part() > 0) return;
     const float some[4] = {x.x, x.y, x.z, x.w};
     store_four(a.result + static_cast<long long>(member) * a.total + p.to + row * p.to_stride +
                    slice * p.columns + column,
@@ -148,11 +179,12 @@ DEVICE void add_plain(const Arguments &a, int member, int number) {
 extern "C" __global__ void __launch_bounds__(THREADS) block_gradients(const Arguments a) {
     extern __shared__ __align__(1024) uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
+    wait_for_earlier_kernels();
     const int blocks = NORM_BLOCKS + a.plain_blocks;
     const int member = blockIdx.x / blocks, block = blockIdx.x % blocks;
     if (block < NORM_BLOCKS) {
         behind_norm(a, memory, member, block * CHANNELS);
     } else {
-        add_plain(a, member, (block - NORM_BLOCKS) * THREADS + my_thread());
+        add_plain(a, memory, member, (block - NORM_BLOCKS) * SEATS + my_seat());
     }
 }

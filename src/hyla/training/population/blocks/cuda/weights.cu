@@ -9,7 +9,7 @@
 
 constexpr int THREADS = 256;
 constexpr int PIECE = 16 / static_cast<int>(sizeof(Scalar));  // terms that a thread writes
-constexpr int MOST_TILES = 8, MOST_BIASES = 3;
+constexpr int MOST_TILES = 13, MOST_BIASES = 6;
 
 // Orders of rows and terms, in groups of 16: as they are; as registers hold columns (rows.cuh); as
 // they are a left operand; the last one, of units in the order of `hidden_backward.cu`.
@@ -25,21 +25,28 @@ struct Tiles {
     int gain_by_rows;             // whose index the gain has
     int rows, terms, row_order, term_order;
     int first_term;        // of the tile, whose other terms come from other sources
-    int at;                // bytes, in a member's weights
+    int part, at;          // of the block's weights; bytes, in a member's of that part
     int count;             // such tiles, each further on by
     int source_step, step;  // numbers of the source and bytes
 };
 
 struct Bias {
     const float *source, *weight, *shift;  // the latter two [count, E] and [E], or none
-    int count, at;
+    int count, part, at;
+};
+
+struct Part {
+    char *weights;     // [P, stride]
+    long long stride;  // bytes from member to member
+
+    DEVICE char *of(int member) const { return weights + member * stride; }
 };
 
 struct Arguments {
     Tiles tiles[MOST_TILES];
     Bias biases[MOST_BIASES];
-    char *weights;  // [P, weights_stride]
-    long long stride, weights_stride;  // from member to member: numbers of parameters, bytes
+    Part parts[2];     // what comes before attention, and what comes after it
+    long long stride;  // of parameters from member to member
     int tile_kinds, bias_kinds, tile_blocks, bias_blocks;  // blocks of a member
 };
 
@@ -84,7 +91,7 @@ DEVICE void write_piece(const Arguments &a, int member, int number) {
         }
     }
     const int byte = (t.first_term + term) * static_cast<int>(sizeof(Scalar));
-    char *to = a.weights + member * a.weights_stride + t.at + tile * t.step +
+    char *to = a.parts[t.part].of(member) + t.at + tile * t.step +
                byte / ROW_BYTES * t.rows * ROW_BYTES + exchanged(row, byte % ROW_BYTES);
 #if KIND == 2
     store_global(to, packed(x[0], x[1], x[2], x[3]));
@@ -108,11 +115,12 @@ DEVICE void write_bias(const Arguments &a, int member, int number) {
 #pragma unroll
     for (int mask = WARP / 2; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
     sum += __ldg(b.source + member * a.stride + number);
-    float *to = reinterpret_cast<float *>(a.weights + member * a.weights_stride + b.at);
+    float *to = reinterpret_cast<float *>(a.parts[b.part].of(member) + b.at);
     if (my_lane() == 0) to[number] = sum;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) block_weights(const Arguments a) {
+    wait_for_earlier_kernels();
     const int blocks = a.tile_blocks + a.bias_blocks;
     const int member = blockIdx.x / blocks, block = blockIdx.x % blocks;
     if (block < a.tile_blocks) {
