@@ -24,7 +24,7 @@ from block_checks import (
 from hyla.attention.kernels.formula import read_sources
 from hyla.training import config_from_tree, load_preset, merge
 from hyla.training.population import Population
-from hyla.training.population.blocks import kernel, with_fused_blocks
+from hyla.training.population.blocks import gradients, kernel, with_fused_blocks
 from hyla.training.population.blocks.block import why_not_fused
 from kernel_host import HostBuilds, needs_host_build, on_the_host
 
@@ -56,6 +56,11 @@ def test_both_parts_have_the_plain_numbers(sizes: Sizes, members: int, tokens: i
     x, attended = (drawn([(tokens, w)], members)[0] for w in (sizes.embed, sizes.heads))
     check(fused_project, plain_project, [x, *drawn(sizes.project, members)], 2e-6)
     check(fused_finish, plain_finish, [x, attended, *drawn(sizes.finish, members)], 2e-6)
+
+
+def test_sums_are_shared_out_where_members_are_few(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gradients, "multiprocessors", lambda device: 132)
+    test_both_parts_have_the_plain_numbers(SRAVEN, members=1, tokens=401)
 
 
 def test_one_sum_of_both_gradients_reaches_the_stream():
@@ -196,5 +201,4 @@ def test_kernels_compile_for_hopper_and_fit_into_registers(
     (y,) = fused_block(x, *parameters)
     y.sum().backward()
     assert len(compiled) == 9
-    # Some bytes: the addresses of a thread that brings tokens to others.
-    assert all(spilled <= 64 for _, spilled in compiled), compiled
+    assert all(spilled <= 8 for _, spilled in compiled), compiled  # bytes

@@ -151,11 +151,6 @@ static void wait_for_products() {
 
 static void publish_tiles() {}
 
-template <int COUNT>
-static void take_registers() {}
-template <int COUNT>
-static void leave_registers() {}
-
 // ---------------------------------------------------------------- copies and who waits for them
 
 struct Barrier {
@@ -260,8 +255,3 @@ static void store_columns(void *column, const Pair (&x)[4]) {
 }
 
 static void fetch_ahead(const void *) {}
-static void fetch_ahead(const void *from, int bytes) {
-    if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || bytes % 16 != 0) {
-        block::fail("misaligned fetch");
-    }
-}

@@ -46,17 +46,6 @@ def sum_slabs(slabs: Tensor, bias: Tensor, order: HeadOrder) -> Tensor:
     return natural.to(bias.dtype).contiguous()
 
 
-def sum_distance_slabs(slabs: Tensor, bias: Tensor, order: HeadOrder) -> Tensor:
-    """Return the gradient of a bias by distance, of heads that lanes share out evenly.
-
-    The sums are written where they belong: no launch of its own puts heads back into their order.
-    """
-    natural = torch.empty(bias.shape, dtype=torch.float32, device=bias.device)
-    dealt = slabs.unflatten(-1, (order.lanes, order.units, order.pack))
-    torch.sum(dealt, 1, out=order.view(natural))
-    return natural.to(bias.dtype)
-
-
 def _shared_by(call: Call, bias: Tensor) -> int:
     """Count the batch elements of a bias, which may be none."""
     return len(call.q) // max(1, len(bias))

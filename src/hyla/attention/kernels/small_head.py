@@ -154,7 +154,7 @@ def gradients_in_one_walk(
     slabs = bias_layout.distance_slabs(call, call.bias, order)
     arguments.bias_gradient = slabs.data_ptr()
     launch(mode=bias_layout.EACH)
-    return dq, dk, dv, bias_layout.sum_distance_slabs(slabs, call.bias, order)
+    return dq, dk, dv, bias_layout.sum_slabs(slabs, call.bias, order)
 
 
 def query_gradient(

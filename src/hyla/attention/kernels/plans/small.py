@@ -81,13 +81,9 @@ class HeadOrder:
         """Rearrange [Bb, H, ...] as [Bb, ..., lane, its heads], in float32."""
         missing = self.size - self.heads
         padded = F.pad(bias, (0, 0) * (bias.ndim - 2) + (0, missing)) if missing else bias
-        together = self.view(padded)
+        dealt = padded.unflatten(1, (self.units, self.lanes, self.pack))
+        together = dealt.permute(0, *range(4, dealt.ndim), 2, 1, 3)
         return together.to(torch.float32, memory_format=torch.contiguous_format).contiguous()
-
-    def view(self, x: Tensor) -> Tensor:
-        """Return [Bb, all heads, ...] as [Bb, ..., lane, its units, the heads of a unit]."""
-        dealt = x.unflatten(1, (self.units, self.lanes, self.pack))
-        return dealt.permute(0, *range(4, dealt.ndim), 2, 1, 3)
 
     def undo(self, x: Tensor) -> Tensor:
         """Rearrange [Bb, ..., heads in the lanes' order] as [Bb, H, ...]."""

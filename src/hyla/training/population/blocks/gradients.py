@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hyla.attention.kernels.nvrtc import multiprocessors
 from hyla.training.population.blocks.kernel import start
 from hyla.training.population.blocks.parameters import with_one_stride
 from hyla.training.population.blocks.sizes import EMBED, SLICE, Sizes
 from hyla.training.population.blocks.structures import Gradients, Layer, Line, Plain, Sums
 
-_THREADS = 1024
-_SEATS = _THREADS // 2  # a seat's threads share out rows
+_SEATS = 512  # of a block; one or two threads of each share out rows
 _NORM_BLOCKS = 16  # of a member, each with eight channels
 _SHARED_BYTES = 4 * (_SEATS * 5 + _SEATS // 32 * 2 * 8)
 
@@ -106,14 +106,15 @@ def _computed(
     fours = sum(each.rows * each.columns * each.slices // 4 for each in plain)
     arguments.plain_blocks = -(-fours // _SEATS)
     blocks = members * (_NORM_BLOCKS + arguments.plain_blocks)
-    macros = {"KIND": 2}  # sums are float32, whatever tokens are
+    parts = 2 if blocks <= multiprocessors(device) else 1
+    macros = {"KIND": 2, "PARTS": parts}  # sums are float32, whatever tokens are
     start(
         "gradients",
         macros,
         arguments,
         device,
         blocks=blocks,
-        threads=_THREADS,
+        threads=parts * _SEATS,
         shared_bytes=_SHARED_BYTES,
     )
     return result

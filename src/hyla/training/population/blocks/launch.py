@@ -171,9 +171,9 @@ def _hidden_backward(
         eps=LAYER_NORM_EPS,
     )
     of_tokens = 2 * sizes.tile(_FEW_ROWS, EMBED) + 4 * sizes.tile(EMBED, _FEW_ROWS)
-    shared = weight_tiles.slice_bytes(sizes) + of_tokens + 3 * _BARRIER
+    shared = weight_tiles.slice_bytes(sizes) + of_tokens + _BARRIER
     macros = {"HIDDEN": sizes.hidden}
-    _walk("hidden_backward", sizes, macros, arguments, dy, 3, shared, sizes.slices)
+    _walk("hidden_backward", sizes, macros, arguments, dy, 2, shared, sizes.slices)
     return hidden, sums, walk
 
 

@@ -66,15 +66,6 @@ DEVICE void activate_all(float (&h)[CHUNK / 2]) {
     for (int k = 0; k < CHUNK / 2; ++k) h[k] = activate(h[k]).value;
 }
 
-// Begin to compute the hidden units of a chunk.
-DEVICE void multiply_up(Memory &memory, const Turn &turn,
-                        const unsigned (&standardised)[EMBED / STEP][4], float (&h)[CHUNK / 2]) {
-    wait(memory.full[turn.stage], turn.phase);
-    begin_products();
-    multiply_rows<CHUNK, EMBED, CHUNK>(h, standardised, memory.ring[turn.stage].up, false);
-    commit_products();
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1) block_finish_forward(const Arguments a) {
     extern __shared__ __align__(1024) uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
@@ -144,29 +135,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) block_finish_forward(co
                 settle(standardised);
             }
             add_to_rows<EMBED>(y, down_bias);
-            // The next chunk's first product runs while this one's hidden units are activated.
-            float h[2][CHUNK / 2];
-            multiply_up(memory, turn, standardised, h[0]);
-#pragma unroll
+#pragma unroll 1
             for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+                float h[CHUNK / 2];
                 unsigned activated[CHUNK / STEP][4];
-                Turn next = turn;
-                next.advance();
-                wait_for_products<0>();  // of this chunk the first, of the one before the second
-                settle(h[chunk % 2]);
+                const Chunk &weights_of = memory.ring[turn.stage];
+                wait(memory.full[turn.stage], turn.phase);
+                begin_products();
+                multiply_rows<CHUNK, EMBED, CHUNK>(h, standardised, weights_of.up, false);
+                commit_products();
+                wait_for_products<0>();
+                settle(h);
                 settle(y);
                 if (chunk > 0) leave(memory, left);
-                if (chunk + 1 < CHUNKS) multiply_up(memory, next, standardised, h[(chunk + 1) % 2]);
-                add_to_rows<CHUNK>(h[chunk % 2], up_bias + chunk * CHUNK);
-                activate_all(h[chunk % 2]);
-                as_operand(h[chunk % 2], activated);
+                add_to_rows<CHUNK>(h, up_bias + chunk * CHUNK);
+                activate_all(h);
+                as_operand(h, activated);
                 settle(activated);
                 begin_products();
-                multiply_rows<EMBED, CHUNK, EMBED>(y, activated, memory.ring[turn.stage].down, true);
+                multiply_rows<EMBED, CHUNK, EMBED>(y, activated, weights_of.down, true);
                 commit_products();
                 const int refilled = pass * CHUNKS + chunk - 1 + STAGES;
                 if (chunk > 0) refill(memory, left, chunks, refilled, all_chunks);
-                left = turn, turn = next;
+                left = turn;
+                turn.advance();
             }
             wait_for_products<0>();
             settle(y);

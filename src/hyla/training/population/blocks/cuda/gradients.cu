@@ -5,12 +5,14 @@
 //     dW = A gain + b shiftᵀ,   dgain = Σ over outputs of W A,   dshift = Σ over outputs of W b
 //
 // A block takes eight channels of one member's layers behind the norm; blocks after these add up
-// what needs no more than that. Rows are many where members are few, and what they cost is waiting
-// for memory: so either half of a block takes half of them, and asks for several at a time.
+// what needs no more than that. Where members are few, rows are many and what they cost is waiting
+// for memory: either half of a block then takes half of them, and asks for more at a time. Where
+// members are many, smaller blocks hide each other's waiting.
+//
+// Set by the compiler's command line: PARTS (1 or 2: threads that share out the rows of a seat).
 
-constexpr int THREADS = 1024;
-constexpr int PARTS = 2, SEATS = THREADS / PARTS;  // a seat's threads share out the same rows
-constexpr int GROUP = 8;                           // rows that a thread asks for at a time
+constexpr int SEATS = 512, THREADS = PARTS * SEATS;
+constexpr int GROUP = 4 * PARTS;  // rows that a thread asks for at a time
 constexpr int CHANNELS = 8;
 constexpr int NORM_BLOCKS = EMBED / CHANNELS;  // of a member
 constexpr int MOST_LAYERS = 3, MOST_PLAIN = 5;
@@ -87,10 +89,12 @@ struct Rows {
 #pragma unroll
             for (int k = 0; k < GROUP; ++k) add(sum, fours[k]), one += ones[k];
         }
-        __syncthreads();  // nobody needs an earlier seat's any more
-        if (my_part() == 1) memory.fours[my_seat()] = sum, memory.ones[my_seat()] = one;
-        __syncthreads();
-        if (my_part() == 0) add(sum, memory.fours[my_seat()]), one += memory.ones[my_seat()];
+        if constexpr (PARTS == 2) {
+            __syncthreads();  // nobody needs an earlier seat's any more
+            if (my_part() == 1) memory.fours[my_seat()] = sum, memory.ones[my_seat()] = one;
+            __syncthreads();
+            if (my_part() == 0) add(sum, memory.fours[my_seat()]), one += memory.ones[my_seat()];
+        }
         return sum;
     }
 };

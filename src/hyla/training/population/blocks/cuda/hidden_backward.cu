@@ -8,24 +8,15 @@
 // and both sums in registers, and walks over tokens, 32 at a time; blocks beside it have the other
 // slices of the same tokens, which they then find in the cache. Products have hidden units as
 // their rows: what comes out of the first two is then the left operand of the last two as it is.
-//
-// Two warpgroups compute, 64 units each, and a third one brings tokens: it loads, standardises and
-// rounds the next ones, and lays them into tiles as soon as these are left. Of x̂ and dy there are
-// two tiles each, by token and by channel; those by channel are double, as the next ones are written
-// while the last two products run. Nobody waits for all: the two that compute drift apart, and one
-// has products while the other is at the GELU.
+// Of x̂ and dy there are two tiles each, by token and by channel; those by channel are double, as
+// the next ones are written while the last two products run.
 //
 // Set by the compiler's command line: KIND (0 bf16, 2 float32), HIDDEN (units of the whole layer).
 
-constexpr int COMPUTING = 2;  // warpgroups
-constexpr int THREADS = (COMPUTING + 1) * WARPGROUP;
+constexpr int THREADS = 2 * WARPGROUP;
 constexpr int TOKENS = 32;
 constexpr int SLICE = 128;
 constexpr int SLICES = HIDDEN / SLICE;
-// Registers of a thread, 168 to begin with: those that bring tokens leave some to the others.
-constexpr int COMPUTING_REGISTERS = 208, BRINGING_REGISTERS = 88;
-static_assert(COMPUTING * COMPUTING_REGISTERS + BRINGING_REGISTERS <= (COMPUTING + 1) * 168,
-              "a block has no more than it was started with");
 
 struct Arguments {
     const Scalar *stream, *upstream;  // [P, N, E]: what the layer norm takes, the gradient of y
@@ -47,30 +38,45 @@ struct Memory {
     char stream_columns[2][TILE_BYTES<EMBED, TOKENS>];
     char upstream_columns[2][TILE_BYTES<EMBED, TOKENS>];
     Barrier weights;
-    Barrier full, empty;  // the tiles: brought, and left by the first two products
 };
 
-// A warp that brings tokens has eight of them.
-DEVICE int my_token() { return 8 * my_warp_of_four() + my_lane() / 4; }
+// Warpgroup 0 has the stream, warpgroup 1 the upstream gradient; a warp has eight tokens.
+struct Loader {
+    const Scalar *from;
+    Four x[EMBED / 16];
 
-template <int WIDTH, int START>
-DEVICE void load(Four (&x)[WIDTH / 16], const Scalar *tokens, int first, int last) {
-    const int at = first + my_token();
-    load_token<WIDTH>(x, tokens + at * EMBED + START, at < last);
-}
-
-template <int WIDTH, int START>
-DEVICE void store(char *by_token, char *by_channel, const Four (&x)[WIDTH / 16]) {
-    store_straight<TOKENS, WIDTH, START>(by_token, my_token(), x);
-    store_transposed<EMBED, WIDTH, START>(by_channel, my_token(), x);
-}
-
-template <int WIDTH, int START>
-DEVICE void store_rounded(char *by_token, char *by_channel, Four (&x)[WIDTH / 16]) {
+    DEVICE Loader(const Arguments &a, int member)
+        : from((my_warpgroup() == 0 ? a.stream : a.upstream) +
+               static_cast<long long>(member) * a.line.tokens * EMBED) {}
+    DEVICE static int token() { return 8 * my_warp_of_four() + my_lane() / 4; }
+    DEVICE void load(int first, int last) {
+        const int at = first + token();
+        load_token<EMBED>(x, from + at * EMBED, at < last);
+    }
+    // A line of 128 bytes for each thread, or less.
+    DEVICE void fetch(int first, int last) const {
+        constexpr int LINE = 128 / sizeof(Scalar), LINES = EMBED / LINE;
+        const int at = first + my_thread() % WARPGROUP / LINES;
+        if (my_thread() % WARPGROUP < TOKENS * LINES && at < last) {
+            fetch_ahead(from + at * EMBED + my_thread() % LINES * LINE);
+        }
+    }
+    DEVICE void prepare(float eps) {
+        if (my_warpgroup() == 0) {
+            standardise_token(x, eps);
+        } else {
 #pragma unroll
-    for (int j = 0; j < WIDTH / 16; ++j) x[j] = rounded(x[j]);
-    store<WIDTH, START>(by_token, by_channel, x);
-}
+            for (int j = 0; j < EMBED / 16; ++j) x[j] = rounded(x[j]);
+        }
+    }
+    DEVICE void store(Memory &memory, int stage) const {
+        const bool first = my_warpgroup() == 0;
+        store_straight<TOKENS, EMBED, 0>(first ? memory.stream : memory.upstream, token(), x);
+        store_transposed<EMBED, EMBED, 0>(
+            (first ? memory.stream_columns : memory.upstream_columns)[stage], token(), x);
+        publish_tiles();
+    }
+};
 
 DEVICE int my_slice() { return blockIdx.x % SLICES; }
 DEVICE int my_unit(int h) { return 64 * my_warpgroup() + my_row(h); }
@@ -99,14 +105,10 @@ DEVICE void store_hidden(const Arguments &a, const Piece &piece, int first,
     }
 }
 
-DEVICE float *my_sums(const Arguments &a, const Piece &piece) {
-    const int row = blockIdx.x / SLICES + piece.member;
-    return a.sums + (static_cast<long long>(row) * SLICES + my_slice()) * SUMS;
-}
-
 DEVICE void store_sums(const Arguments &a, const Piece &piece, const float (&along)[EMBED / 2],
-                       const float (&down)[EMBED / 2], const float (&bias)[2]) {
-    float *to = my_sums(a, piece);
+                       const float (&down)[EMBED / 2], const float (&bias)[2], float total) {
+    const int row = blockIdx.x / SLICES + piece.member;
+    float *to = a.sums + (static_cast<long long>(row) * SLICES + my_slice()) * SUMS;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int unit = my_unit(h);
@@ -121,130 +123,89 @@ DEVICE void store_sums(const Arguments &a, const Piece &piece, const float (&alo
         const float sum = quad_sum(bias[h]);
         if (my_lane() % 4 == 0) to[BIAS + unit] = sum;
     }
-}
-
-// Begin to fetch up to `count` tokens that will be loaded.
-DEVICE void fetch(const Scalar *tokens, int first, int count, int last) {
-    const int rows = smaller(count, last - first);
-    if (rows > 0) fetch_ahead(tokens + first * EMBED, rows * EMBED * sizeof(Scalar));
-}
-
-DEVICE void copy_weights(const Arguments &a, Memory &memory, int member) {
-    constexpr int BYTES = 2 * TILE_BYTES<SLICE, EMBED>;
-    const char *from = a.weights + member * a.weights_stride + a.slices_at;
-    arrive_expecting(memory.weights, BYTES);
-    copy_to_shared(memory.up, from + my_slice() * a.slice_stride, BYTES, memory.weights);
-}
-
-// Weights of every piece, and its tokens.
-DEVICE void bring(const Arguments &a, Memory &memory) {
-    constexpr int HALF = EMBED / 2;
-    const int channel = my_thread() % WARPGROUP;
-    const bool leads = channel == 0;
-    int tile = 0;  // of all pieces
-    for (Share share(a.line, blockIdx.x / SLICES); share.is_left();) {
-        const Piece piece = share.next();
-        const long long start = static_cast<long long>(piece.member) * a.line.tokens * EMBED;
-        const Scalar *stream = a.stream + start, *upstream = a.upstream + start;
-        float total = 0.f;  // of dy in the channel that this thread adds up
-        Four x[EMBED / 16], left[HALF / 16], right[HALF / 16];
-        load<EMBED, 0>(x, stream, piece.first, piece.last);
-        load<HALF, 0>(left, upstream, piece.first, piece.last);
-        for (int first = piece.first; first < piece.last; first += TOKENS, ++tile) {
-            const int stage = tile % 2, then = first + TOKENS;
-            if (leads) {
-                fetch(stream, then, 2 * TOKENS, piece.last);
-                fetch(upstream, then, 2 * TOKENS, piece.last);
-            }
-            standardise_token(x, a.eps);
-            if (tile > 0) wait(memory.empty, stage ^ 1);
-            if (leads && first == piece.first) copy_weights(a, memory, piece.member);
-            store<EMBED, 0>(memory.stream, memory.stream_columns[stage], x);
-            load<HALF, HALF>(right, upstream, first, piece.last);
-            char *columns = memory.upstream_columns[stage];
-            store_rounded<HALF, 0>(memory.upstream, columns, left);
-            store_rounded<HALF, HALF>(memory.upstream, columns, right);
-            publish_tiles();
-            __syncwarp();
-            if (my_lane() == 0) arrive(memory.full);
-            if (my_slice() == 0) {  // the others' would be the same
-                wait(memory.full, stage);
-                total += sum_of_row<EMBED, TOKENS>(memory.upstream_columns[stage], channel);
-            }
-            load<EMBED, 0>(x, stream, then, piece.last);
-            load<HALF, 0>(left, upstream, then, piece.last);
-        }
-        my_sums(a, piece)[TOTAL + column_of_row(channel)] = total;
-    }
-}
-
-DEVICE void compute(const Arguments &a, Memory &memory) {
-    float along[EMBED / 2], down[EMBED / 2];
-    const int slice = my_slice(), rows = 64 * my_warpgroup() * ROW_BYTES;
-    int phase = 0, tile = 0;
-    for (Share share(a.line, blockIdx.x / SLICES); share.is_left(); phase ^= 1) {
-        const Piece piece = share.next();
-        const char *weights = a.weights + piece.member * a.weights_stride;
-        const float *biases = reinterpret_cast<const float *>(weights + a.bias_at) + slice * SLICE;
-        const float bias[2] = {__ldg(biases + my_unit(0)), __ldg(biases + my_unit(1))};
-        float bias_sums[2] = {};
-        wait(memory.weights, phase);
-        for (int first = piece.first; first < piece.last; first += TOKENS, ++tile) {
-            const int stage = tile % 2;
-            float h[TOKENS / 2], g[TOKENS / 2];
-            wait(memory.full, stage);
-            begin_products();
-            multiply_tiles<TOKENS, EMBED, SLICE, TOKENS>(h, memory.up + rows, memory.stream, false);
-            multiply_tiles<TOKENS, EMBED, SLICE, TOKENS>(g, memory.down + rows, memory.upstream,
-                                                         false);
-            commit_products();
-            wait_for_products<0>();
-            settle(h);
-            settle(g);
-            // The tiles by token are left, and those by channel of the tokens before.
-            if (my_lane() == 0) arrive(memory.empty);
-#pragma unroll
-            for (int k = 0; k < TOKENS / 2; ++k) {
-                const Activation activation = activate(h[k] + bias[k / 2 % 2]);
-                h[k] = activation.value, g[k] *= activation.slope;
-                bias_sums[k / 2 % 2] += g[k];
-            }
-            unsigned activated[TOKENS / STEP][4], dh[TOKENS / STEP][4];
-            as_operand(h, activated);
-            as_operand(g, dh);
-            settle(activated);
-            settle(dh);
-            begin_products();
-            multiply_rows<EMBED, TOKENS, EMBED>(down, activated, memory.upstream_columns[stage],
-                                                first > piece.first);
-            multiply_rows<EMBED, TOKENS, EMBED>(along, dh, memory.stream_columns[stage],
-                                                first > piece.first);
-            commit_products();
-            store_hidden(a, piece, first, dh);
-            wait_for_products<0>();
-        }
-        settle(along);
-        settle(down);
-        store_sums(a, piece, along, down, bias_sums);
-    }
+    if (my_thread() < EMBED) to[TOTAL + column_of_row(my_thread())] = total;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) block_hidden_backward(const Arguments a) {
     extern __shared__ __align__(1024) uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
-    if (my_thread() == 0) {
-        set_up(memory.weights, 1);
-        set_up(memory.full, WARPGROUP / WARP);
-        set_up(memory.empty, COMPUTING * WARPGROUP / WARP);
-    }
+    if (my_thread() == 0) set_up(memory.weights, 1);
     publish_tiles();
     wait_for_earlier_kernels();
-    __syncthreads();
-    if (my_warpgroup() == COMPUTING) {
-        leave_registers<BRINGING_REGISTERS>();
-        bring(a, memory);
-    } else {
-        take_registers<COMPUTING_REGISTERS>();
-        compute(a, memory);
+    float along[EMBED / 2], down[EMBED / 2];
+    const int slice = my_slice(), rows = 64 * my_warpgroup() * ROW_BYTES;
+    int phase = 0;
+    for (Share share(a.line, blockIdx.x / SLICES); share.is_left(); phase ^= 1) {
+        const Piece piece = share.next();
+        const char *weights = a.weights + piece.member * a.weights_stride;
+        __syncthreads();  // the barrier is set up; nobody needs the tiles of an earlier piece
+        if (my_thread() == 0) {
+            constexpr int BYTES = 2 * TILE_BYTES<SLICE, EMBED>;
+            arrive_expecting(memory.weights, BYTES);
+            copy_to_shared(memory.up, weights + a.slices_at + slice * a.slice_stride, BYTES,
+                           memory.weights);
+        }
+        const float *biases = reinterpret_cast<const float *>(weights + a.bias_at) + slice * SLICE;
+        const float bias[2] = {__ldg(biases + my_unit(0)), __ldg(biases + my_unit(1))};
+        float bias_sums[2] = {}, total = 0.f;
+        Loader loader(a, piece.member);
+        loader.load(piece.first, piece.last);
+        loader.prepare(a.eps);
+        loader.store(memory, 0);
+        wait(memory.weights, phase);
+        __syncthreads();
+        int stage = 0;
+        for (int first = piece.first; first < piece.last; first += TOKENS, stage ^= 1) {
+            float h[TOKENS / 2], g[TOKENS / 2];
+            loader.fetch(first + 2 * TOKENS, piece.last);
+            begin_products();
+            multiply_tiles<TOKENS, EMBED, SLICE, TOKENS>(h, memory.up + rows, memory.stream, false);
+            commit_products();
+            multiply_tiles<TOKENS, EMBED, SLICE, TOKENS>(g, memory.down + rows, memory.upstream,
+                                                         false);
+            commit_products();
+            wait_for_products<1>();  // also for the sums of the tokens before
+            settle(h);
+            loader.load(first + TOKENS, piece.last);
+            float slope[TOKENS / 2];
+#pragma unroll
+            for (int k = 0; k < TOKENS / 2; ++k) {
+                const Activation activation = activate(h[k] + bias[k / 2 % 2]);
+                h[k] = activation.value, slope[k] = activation.slope;
+            }
+            unsigned activated[TOKENS / STEP][4], dh[TOKENS / STEP][4];
+            as_operand(h, activated);
+            settle(activated);
+            begin_products();
+            multiply_rows<EMBED, TOKENS, EMBED>(down, activated, memory.upstream_columns[stage],
+                                                first > piece.first);
+            commit_products();
+            wait_for_products<1>();
+            settle(g);
+#pragma unroll
+            for (int k = 0; k < TOKENS / 2; ++k) {
+                g[k] *= slope[k];
+                bias_sums[k / 2 % 2] += g[k];
+            }
+            as_operand(g, dh);
+            settle(dh);
+            begin_products();
+            multiply_rows<EMBED, TOKENS, EMBED>(along, dh, memory.stream_columns[stage],
+                                                first > piece.first);
+            commit_products();
+            store_hidden(a, piece, first, dh);
+            if (slice == 0 && my_thread() < EMBED) {
+                total += sum_of_row<EMBED, TOKENS>(memory.upstream_columns[stage], my_thread());
+            }
+            if (first + TOKENS >= piece.last) break;
+            loader.prepare(a.eps);
+            __syncthreads();  // both warpgroups are done with the tiles by token
+            loader.store(memory, stage ^ 1);
+            __syncthreads();
+        }
+        wait_for_products<0>();
+        settle(along);
+        settle(down);
+        store_sums(a, piece, along, down, bias_sums, total);
     }
 }

@@ -89,17 +89,6 @@ DEVICE void wait_for_products() {
 // What this thread has stored is seen by products, once a barrier has let them begin.
 DEVICE void publish_tiles() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// So many registers for each thread of this warpgroup, of those that others have left.
-template <int COUNT>
-DEVICE void take_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
-}
-
-template <int COUNT>
-DEVICE void leave_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
-}
-
 // ---------------------------------------------------------------- copies and who waits for them
 
 struct Barrier {
@@ -171,11 +160,6 @@ DEVICE void store_columns(void *column, const Pair (&x)[4]) {
 // Begin to fetch 128 bytes that will be read soon; an address beyond the end does no harm.
 DEVICE void fetch_ahead(const void *from) {
     asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
-}
-
-// The same of multiples of 16 bytes, by one thread for all.
-DEVICE void fetch_ahead(const void *from, int bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(bytes));
 }
 
 DEVICE unsigned rounded(float x) {  // to the nearest tf32
