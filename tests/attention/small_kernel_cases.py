@@ -81,7 +81,8 @@ def multiplier_of(case):
 
 
 def reference(case, q, k, v, bias, padding):
-    spec = AttentionSpec(normalisation=case.normalisation, value=case.value, phi=case.phi)
+    steps = tuple(case.normalisation.split("+"))
+    spec = AttentionSpec(normalisation=steps, value=case.value, phi=case.phi)
     mask = torch.ones(1, 1, case.Tq, case.Tk, dtype=torch.bool)
     if case.causal:
         mask = mask.tril(case.Tk - case.Tq)

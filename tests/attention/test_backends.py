@@ -18,8 +18,8 @@ OWN_PHI = AttentionSpec(normalisation="rms_head", value="hidden", phi=torch.sin)
     [
         pytest.param("hyla", {}, "one CUDA device, got cpu", id="on-cpu"),
         pytest.param("hyla_deep", {}, "deep value network has no kernel", id="deep"),
-        pytest.param(SOFTMAX_TWICE, {}, "by name and one at a time", id="composition"),
-        pytest.param(OWN_PHI, {}, "by name and one at a time", id="own-phi"),
+        pytest.param(SOFTMAX_TWICE, {}, r"got 'softmax\+softmax'", id="composition"),
+        pytest.param(OWN_PHI, {}, "normalisations and φ by name", id="own-phi"),
         pytest.param("softmax", {}, "one CUDA device, got cpu", id="small-softmax"),
         pytest.param(
             "hyla", {"code_multiplier": torch.ones(3, 5, 5)}, "differs between heads", id="per-head"

@@ -48,6 +48,11 @@ MEMBERS: list[dict[str, Any]] = [
     {"normalisation": "softmax", "value": "linear"},
     {"normalisation": "softmax", "value": "hidden"},
     {"normalisation": "softmax", "value": "residual", "phi": "silu"},
+    *(
+        {"normalisation": order, "value": value, "phi": "silu"}
+        for order in ("softmax+rms_head", "rms_head+softmax")
+        for value in ("linear", "hidden", "residual")
+    ),
 ]
 CASES = [
     # Two passes, with biases by distance and with nothing that could be masked.
@@ -60,7 +65,10 @@ CASES = [
     ),
     Case(16, 4, 9, 36, lanes=4, rows=2, biases=1, B=9, bias_masks=False, multipliers=3),
     Case(3, 3, 15, 2, lanes=2, rows=4, biases=1, B=17, bias_masks=False),
-    Case(8, 4, 5, 17, lanes=2, rows=2, biases=1, B=3, **DISTANCE, normalisation="softmax"),
+    *(
+        Case(8, 4, 5, 17, lanes=2, rows=2, biases=1, B=3, **DISTANCE, normalisation=name)
+        for name in ("softmax", "softmax+rms_head", "rms_head+softmax")
+    ),
     # One walk: tiles that fill all teams, that are left over, and that several teams share.
     Case(16, 4, 36, 36, lanes=4, rows=4, warps=2, B=4, biases=2, **DISTANCE),
     Case(16, 4, 36, 36, lanes=4, rows=4, warps=4, B=2, biases=1, **DISTANCE, phi="gelu"),
@@ -80,7 +88,10 @@ CASES = [
         replace(Case(16, 4, 17, 22, lanes=4, rows=2, warps=2, biases=1, **DISTANCE), **member)
         for member in MEMBERS
     ),
-    Case(16, 4, 17, 21, lanes=4, rows=2, warps=2, padding=True, normalisation="softmax"),
+    *(
+        Case(16, 4, 17, 21, lanes=4, rows=2, warps=2, padding=True, normalisation=name)
+        for name in ("softmax", "softmax+rms_head", "rms_head+softmax")
+    ),
     Case(16, 4, 17, 21, lanes=4, rows=2, warps=1, B=4, multipliers=2, normalisation="softmax"),
     Case(16, 4, 17, 20, lanes=4, rows=2, warps=2, biases=1, **DISTANCE, dtype=torch.bfloat16),
     Case(8, 2, 33, 9, rows=4, warps=1, biases=1, **DISTANCE, dtype=torch.bfloat16),
@@ -96,7 +107,14 @@ def test_output_and_gradients_match_the_reference(case, monkeypatch):
 WALK = Case(16, 4, 17, 20, lanes=4, rows=2, warps=2, B=4, biases=2, by_distance=True)
 
 
-@pytest.mark.parametrize("member", [{}, {"value": "linear"}, {"normalisation": "softmax"}], ids=str)
+@pytest.mark.parametrize(
+    "member",
+    [
+        *({}, {"value": "linear"}),
+        *({"normalisation": name} for name in ("softmax", "softmax+rms_head", "rms_head+softmax")),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("warps", [0, 2])
 def test_a_distance_with_a_bias_of_minus_infinity_is_masked(warps, member, monkeypatch):
     case = replace(WALK, warps=warps, **member)

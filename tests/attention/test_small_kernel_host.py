@@ -4,6 +4,7 @@ Everything but the compiler is the code that runs on the GPU: the kernel's arith
 exchanges between lanes, the Python that lays out and launches it, and the torch operator.
 """
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +43,8 @@ def host(builds, monkeypatch):
     on_the_host(monkeypatch, builds, small_head)
 
 
+SOFTMAX_RMS, RMS_SOFTMAX = "softmax+rms_head", "rms_head+softmax"
+BOTH_ORDERS = (SOFTMAX_RMS, RMS_SOFTMAX)
 RESIDUAL: dict[str, Any] = {"value": "residual", "phi": "silu"}
 CASES = [
     # One lane holds all heads: the arithmetic alone.
@@ -88,6 +91,26 @@ CASES = [
     Case(12, 4, 17, 5, lanes=4, rows=4, B=4, multipliers=2, normalisation="softmax", phi="silu"),
     Case(8, 2, 9, 7, rows=2, biases=2, B=4, multipliers=1, normalisation="softmax", value="linear"),
     Case(16, 4, 15, 15, lanes=8, rows=2, biases=3, B=3, causal=True, normalisation="softmax"),
+    # RMSHead after the softmax and before it.
+    *(
+        replace(case, normalisation=name)
+        for name in BOTH_ORDERS
+        for case in (
+            Case(1, 2, 1, 1),
+            Case(16, 4, 36, 36, lanes=4, rows=4, biases=1, B=9),
+            Case(8, 2, 9, 9, rows=4, biases=1, B=20, causal=True, value="linear"),
+            Case(12, 3, 7, 9, lanes=8, rows=2, biases=1, B=5, phi="silu"),
+            Case(3, 3, 5, 17, lanes=2, rows=4, biases=1, B=17, padding=True, deterministic=True),
+            Case(16, 16, 6, 4, lanes=2, rows=2, prefetch=True, padding=True),
+            Case(12, 4, 17, 5, lanes=4, rows=4, B=4, multipliers=2, phi="gelu"),
+            Case(8, 2, 9, 7, rows=2, biases=2, B=4, multipliers=1, value="linear"),
+            Case(16, 4, 15, 15, lanes=8, rows=2, biases=3, B=3, causal=True),
+            Case(16, 4, 17, 15, lanes=4, rows=4, biases=1, B=9, **RESIDUAL),
+            Case(3, 3, 5, 9, lanes=2, rows=2, biases=1, causal=True, **RESIDUAL),
+            Case(8, 2, 9, 7, rows=2, biases=2, B=4, multipliers=1, **RESIDUAL),
+            Case(16, 4, 9, 7, lanes=4, rows=2, biases=1, dtype=torch.bfloat16),
+        )
+    ),
     # Residual value networks: hidden and linear at once.
     Case(1, 2, 1, 1, value="residual"),
     Case(16, 4, 17, 15, lanes=4, rows=4, biases=1, B=9, value="residual"),
@@ -118,6 +141,11 @@ def test_output_and_gradients_match_the_reference(case, monkeypatch):
 PLAIN = Case(8, 4, 5, 5, lanes=2, rows=2, B=4, biases=1)
 SOFTMAX = replace(PLAIN, normalisation="softmax")
 either = pytest.mark.parametrize("case", [PLAIN, SOFTMAX], ids=["plain", "softmax"])
+each = pytest.mark.parametrize(
+    "case",
+    [PLAIN, SOFTMAX, *(replace(PLAIN, normalisation=name) for name in BOTH_ORDERS)],
+    ids=lambda case: case.normalisation,
+)
 
 
 def test_layouts_of_the_inputs_do_not_matter(monkeypatch):
@@ -136,7 +164,7 @@ def test_layouts_of_the_inputs_do_not_matter(monkeypatch):
     assert torch.equal(fused(PLAIN, q, same, v, bias, None), repeated)
 
 
-@either
+@each
 def test_padded_tokens_do_not_matter_even_if_they_are_nan(case, monkeypatch):
     case = replace(case, B=2, biases=0, padding=True)
     use_plan(monkeypatch, case)
@@ -152,7 +180,7 @@ def test_padded_tokens_do_not_matter_even_if_they_are_nan(case, monkeypatch):
 
 MEMBERS = [
     {"normalisation": normalisation, "value": value, "phi": "silu"}
-    for normalisation in ("rms_head", "none", "softmax")
+    for normalisation in ("rms_head", "none", "softmax", *BOTH_ORDERS)
     for value in ("hidden", "linear", "residual")
 ]
 MASKING = Case(8, 4, 7, 9, lanes=2, rows=2, B=4, biases=2)
@@ -200,10 +228,16 @@ def test_not_even_a_nan_comes_from_a_later_token(member, biases, monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["hidden", "linear", "residual"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_softmax_of_queries_that_see_no_key(value, dtype, monkeypatch):
+@pytest.mark.parametrize(
+    ("normalisation", "dtype"),
+    [
+        *itertools.product(["softmax"], [torch.float32, torch.bfloat16]),
+        *itertools.product(BOTH_ORDERS, [torch.float32]),
+    ],
+)
+def test_softmax_of_queries_that_see_no_key(value, normalisation, dtype, monkeypatch):
     case = Case(8, 4, 7, 5, lanes=2, rows=2, B=3, causal=True, padding=True, biases=1)
-    case = replace(case, normalisation="softmax", value=value, dtype=dtype)
+    case = replace(case, normalisation=normalisation, value=value, dtype=dtype)
     use_plan(monkeypatch, case)
     inputs, padding, upstream = draw(case)
     padding[0], padding[1:] = False, True  # and the first two queries see none, by causality
@@ -396,6 +430,7 @@ SOFTMAX_RESIDUAL = "hyla_residual_minus_rmshead_plus_softmax"
         *("softmax", "softmax.rms4", "softmax.plain2", "hyla_minus_rmshead_plus_softmax"),
         *("hyla_residual", "hyla_residual_minus_rmshead", "hyla_residual.plain2.silu"),
         *(SOFTMAX_RESIDUAL, f"{SOFTMAX_RESIDUAL}.rms4", f"{SOFTMAX_RESIDUAL}.expected2"),
+        *("hyla_plus_softmax", "hyla_plus_softmax.expected2", "hyla_plus_softmax_last"),
     ],
 )
 def test_presets_at_the_shape_of_sraven(name, dropout):

@@ -53,6 +53,7 @@ def reference(q, k, v, bias=None, padding=None, *, causal=False, **options):
         bias = DistanceBias(bias).for_pairs(k.shape[1]) if bias.ndim == 3 else bias
         bias = bias.repeat_interleave(q.shape[0] // bias.shape[0], dim=0)
     options = {"scale": SCALE, "eps": EPS, "bias": bias, "mask": _mask(q, k, padding, causal)}
+    member["normalisation"] = tuple(member["normalisation"].split("+"))
     o = reference_attention(q, k, v, spec=AttentionSpec(**member), **options)[0]
     return _scaled(o, **stage)
 
@@ -69,11 +70,12 @@ def _raw_einsums(q, k, v, bias, padding, *, causal, normalisation, value, phi):
         scores = scores + bias.to(q.dtype).repeat_interleave(len(q) // len(bias), dim=0)
     mask = _mask(q, k, padding, causal)
     code = scores * mask
-    if normalisation == "softmax":
-        code = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
-    if normalisation == "rms_head":
-        mean = code.float().square().mean(1, keepdim=True)
-        code = code * (mean + EPS).rsqrt().to(q.dtype)
+    for step in normalisation.split("+"):
+        if step == "softmax":
+            code = torch.softmax(code.masked_fill(~mask, -torch.inf), -1)
+        if step == "rms_head":
+            mean = code.float().square().mean(1, keepdim=True)
+            code = code * (mean + EPS).rsqrt().to(q.dtype)
     if value == "linear":
         return torch.einsum("bhqk,bkhd->bqhd", code, v)
     hidden = PHIS[phi](torch.einsum("bhqk,bkhd->bqkd", code, v))

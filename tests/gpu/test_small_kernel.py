@@ -21,6 +21,7 @@ from hyla.attention.kernels.plans.small import Plan
 
 pytestmark = pytest.mark.gpu
 
+BOTH_ORDERS = ["softmax+rms_head", "rms_head+softmax"]
 SIZES = [(1, 4), (3, 2), (8, 2), (12, 8), (16, 4), (16, 16), (64, 4), (64, 8)]
 
 
@@ -43,6 +44,7 @@ def test_every_length_matches_the_reference(H, D, dtype):
         ("softmax", "hidden", "silu"),
         ("softmax", "linear", "relu"),
         *itertools.product(["rms_head", "none", "softmax"], ["residual"], ["silu"]),
+        *itertools.product(BOTH_ORDERS, ["hidden", "linear", "residual"], ["silu"]),
     ],
 )
 def test_every_member_of_the_family_with_masks(normalisation, value, phi):
@@ -60,6 +62,7 @@ def test_every_member_of_the_family_with_masks(normalisation, value, phi):
     [
         *("hyla", "hyla_minus_rmshead", "linear", "linear_rmshead"),
         *("softmax", "hyla_minus_rmshead_plus_softmax"),
+        *("hyla_plus_softmax", "hyla_plus_softmax_last"),
         *("hyla_residual", "hyla_residual_minus_rmshead_plus_softmax"),
     ],
 )
@@ -85,7 +88,7 @@ PLANS = [(1, 1), (1, 2), (2, 2), (2, 4), (4, 4), (8, 2), (16, 1)]
 
 @pytest.mark.parametrize(("lanes", "rows"), PLANS, ids=[f"G{G}R{R}" for G, R in PLANS])
 @pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("normalisation", ["rms_head", "softmax"])
+@pytest.mark.parametrize("normalisation", ["rms_head", "softmax", *BOTH_ORDERS])
 def test_every_plan_computes_the_same(normalisation, lanes, rows, prefetch, monkeypatch):
     torch.manual_seed(2)
     plan = Plan(lanes=lanes, rows=rows, prefetch=prefetch)
@@ -120,7 +123,7 @@ WALKS = [(4, 1), (4, 2), (4, 4), (8, 1), (8, 4), (8, 8), (16, 8)]
         SMOOTH | {"value": "residual"},
         {"normalisation": "none", "value": "linear", "phi": "relu"},
         {"normalisation": "softmax", "value": "linear", "phi": "relu"},
-        SMOOTH | {"normalisation": "softmax"},
+        *(SMOOTH | {"normalisation": name} for name in ("softmax", *BOTH_ORDERS)),
     ],
     ids=lambda member: f"{member['normalisation']}-{member['value']}",
 )
@@ -169,7 +172,11 @@ def test_padded_tokens_do_not_matter_even_if_they_are_nan():
 
 every_code_and_value = pytest.mark.parametrize(
     ("normalisation", "value"),
-    list(itertools.product(["rms_head", "none", "softmax"], ["hidden", "linear", "residual"])),
+    list(
+        itertools.product(
+            ["rms_head", "none", "softmax", *BOTH_ORDERS], ["hidden", "linear", "residual"]
+        )
+    ),
 )
 
 
@@ -204,7 +211,7 @@ def test_batch_beyond_a_grid_dimension():
 @pytest.mark.parametrize("phi", ["relu", "gelu", "gelu_tanh", "silu"])
 def test_extreme_inputs_stay_finite(scale, phi):
     torch.manual_seed(6)
-    for normalisation in ("rms_head", "none", "softmax"):
+    for normalisation in ("rms_head", "none", "softmax", *BOTH_ORDERS):
         member = {"normalisation": normalisation, "value": "residual", "phi": phi}
         q, k, v, upstream = (normal(4, 17, 16, 4, scale=x) for x in (scale, scale, scale, 1.0))
         tensors = (q, k, v, None)

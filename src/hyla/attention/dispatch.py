@@ -134,13 +134,15 @@ def _path_of_member(
     paging: "Paging | None" = None,
     if_faster: bool,
 ) -> Path | str:
-    if not (isinstance(spec.normalisation, str) and isinstance(spec.phi, str)):
-        return "the kernels know normalisations and φ by name and one at a time"
+    steps = [step for step in spec.normalisation_steps if isinstance(step, str)]
+    if len(steps) < len(spec.normalisation_steps) or not isinstance(spec.phi, str):
+        return "the kernels know normalisations and φ by name"
+    normalisation = "+".join(steps)
     if value_weight is not None:
         return "the deep value network has no kernel"
     if code_multiplier is not None and not _is_shared_by_heads(code_multiplier):
         return "attention dropout (a code multiplier) that differs between heads has no kernel"
-    other = _WITHOUT_A_KERNEL.get((spec.normalisation, spec.value))
+    other = _WITHOUT_A_KERNEL.get((normalisation, spec.value))
     if other is not None and packing is None and paging is None:
         name, why_unsupported, attend = other
         reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
@@ -169,7 +171,7 @@ def _path_of_member(
         gain = row_factor(spec, seen, q.shape[2])
     by_row = isinstance(gain, Tensor)
     formula = Formula(
-        normalisation=spec.normalisation,
+        normalisation=normalisation,
         value=spec.value,
         phi=spec.phi if spec.value != "linear" else "identity",
         scale=scale,

@@ -14,6 +14,7 @@ OUTPUTS = {"plain": 0, "rows": 2, "rms": 3}  # OUTPUT of the sources; 1 is plain
 class Formula:
     """Which attention of the family is computed.
 
+    `normalisation` names its steps in the order in which they are applied, with + between them.
     `output` is what becomes of a query's output o, all heads of it: `gain` · o ("plain"), that
     times a factor which is given for the query ("rows"), or `gain` times o divided by its root
     mean square, `output_eps` added to the mean ("rms").
@@ -44,10 +45,16 @@ class Formula:
     def macros(self) -> dict[str, int]:
         """Return the definitions that the sources share."""
         return {
-            "NORMALISED": int(self.normalisation == "rms_head"),
-            "SOFTMAX": int(self.normalisation == "softmax"),
+            "NORMALISED": int(self.normalisation.endswith("rms_head")),
+            "RMS_FIRST": int(self.normalisation == "rms_head+softmax"),
+            "SOFTMAX": int(self.has_softmax),
             "PHI": PHIS[self.phi if self.value != "linear" else "identity"],
         }
+
+    @property
+    def has_softmax(self) -> bool:
+        """Whether the keys of a query depend on each other: by the sum that is divided by."""
+        return "softmax" in self.normalisation
 
     @property
     def output_kind(self) -> int:

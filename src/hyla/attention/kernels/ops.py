@@ -133,7 +133,7 @@ def _attention_backward(upstream, y, total_factor, log_sum, *given):
 
 def _statistics(q: Tensor, kernel: str, normalisation: str, output: str) -> tuple[Tensor, Tensor]:
     factors = q.shape[:2] if output == "rms" and kernel != "decode" else (0,)
-    sums = q.shape[:3] if normalisation == "softmax" else (0,)
+    sums = q.shape[:3] if "softmax" in normalisation else (0,)
     like = {"dtype": torch.float32, "device": q.device}
     return torch.empty(factors, **like), torch.empty(sums, **like)
 

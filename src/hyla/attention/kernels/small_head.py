@@ -33,12 +33,13 @@ MAX_WIDTH = 16
 MAX_ROW = 2048  # H · D: beyond it a lane's share of the heads no longer fits in registers
 
 VALUES = ("hidden", "linear", "residual")
-NORMALISATIONS = ("none", "rms_head", "softmax")
+NORMALISATIONS = ("none", "rms_head", "softmax", "softmax+rms_head", "rms_head+softmax")
 
 _PASSES = {"forward": 0, "query": 1, "key": 2, "backward": 3}  # a source each, after these:
 _SHARED_SOURCES = (
     *("phi.cuh", "order.cuh", "output.cuh"),
-    *("small_head.cuh", "small_head_pairs.cuh", "small_head_walk.cuh", "small_head_keys.cuh"),
+    *("small_head.cuh", "small_head_pairs.cuh", "small_head_rms_first.cuh"),
+    *("small_head_walk.cuh", "small_head_keys.cuh"),
 )
 
 

@@ -14,10 +14,11 @@
 //
 //     Σ_h da[h] s[h] = Σ_d z[d] (Σ_h s G[q,h,d]) + dp[d] (Σ_h s V[k,h,d])    (+ Σ_h s G·V)
 //
-// With a softmax over the keys, a[h] = exp(s[h] − log_sum[q,h]) takes the place of s, and r is 1.
-// The forward walks over the keys twice: for log_sum, which it keeps, and for O. So does the
-// queries' backward: for δ[h] = Σ_k a[h] da[h], which it leaves to the keys' pass, and for
-// ds = a (da − δ).
+// With a softmax over the keys, a[h] = exp(s[h] − log_sum[q,h]) takes the place of s, and r is 1;
+// with RMSHead after it, r is that of a, and with RMSHead before it r·s is in the exponent
+// (small_head_rms_first.cuh). The forward walks over the keys twice: for log_sum, which it keeps,
+// and for O. So does the queries' backward: for δ[h] = Σ_k a[h] da[h], which it leaves to the keys'
+// pass, and for ds = a (da − δ).
 //
 // A multiplier m of the pair (attention dropout) makes the code a = m·r·s: m·r takes the place of r
 // except where r was differentiated. A masked pair is one with m = 0: no contribution, no gradient.
@@ -33,9 +34,10 @@
 //
 // Set by the compiler's command line: PASS, BF16, HEADS, WIDTH (the head size d), LANES, ROWS,
 // PACK, VECTOR (elements per load; divides PACK · WIDTH), THREADS and BLOCKS (how many must fit on
-// a multiprocessor, which caps the registers), PREFETCH, NORMALISED (by RMSHead), SOFTMAX, HIDDEN,
-// RESIDUAL (with HIDDEN), PHI, BIASED, BIAS_GRADIENT, MASKED (whether causality, padding or a bias
-// of −∞ may mask a pair), MULTIPLIED and OUTPUT (output.cuh; the backward knows of a gain alone).
+// a multiprocessor, which caps the registers), PREFETCH, NORMALISED (by RMSHead, after a softmax if
+// there is one), SOFTMAX, RMS_FIRST (RMSHead before the softmax), HIDDEN, RESIDUAL (with HIDDEN),
+// PHI, BIASED, BIAS_GRADIENT, MASKED (whether causality, padding or a bias of −∞ may mask a pair),
+// MULTIPLIED and OUTPUT (output.cuh; the backward knows of a gain alone).
 
 #define PASS_FORWARD 0
 #define PASS_QUERY 1

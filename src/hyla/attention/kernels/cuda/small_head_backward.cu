@@ -216,7 +216,8 @@ DEVICE void add_mean(const Arguments &a, const Place &place, int query, float *t
     read_by_head(by_head + LOG2_SUM_AT, of_query.log2_sum);
     read_by_head(by_head + MEAN_AT, mean);
     read_by_head(by_head + TOTAL_AT, total);
-    keys.look(a, place, query, biases, of_query, q, g, code, y);
+    RmsFirst before;
+    keys.look(a, place, query, biases, of_query, q, g, before, code, y);
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
 #pragma unroll

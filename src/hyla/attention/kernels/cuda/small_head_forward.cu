@@ -1,18 +1,5 @@
 // The forward pass, one output tile a team.
 
-// Sums over the lanes of a team, for all rows in all lanes.
-DEVICE void sum_rows(float (&x)[ROWS]) {
-#pragma unroll
-    for (int mask = LANES / 2; mask > 0; mask /= 2) {
-        const int apart = mask / (LANES / SHARERS) * OWNED;  // of a row's places in the two lanes
-        float theirs[ROWS];
-#pragma unroll
-        for (int row = 0; row < ROWS; ++row) theirs[row] = exchange(x[row ^ apart], mask);
-#pragma unroll
-        for (int row = 0; row < ROWS; ++row) x[row] += theirs[row];
-    }
-}
-
 DEVICE void scale_output(const Arguments &a, const Place &place, float (&o)[ROWS][LOCAL]) {
     const long long given = place.batch / a.output.batch_per_factor * (long long)a.queries;
     float squares[ROWS] = {};
@@ -52,8 +39,10 @@ DEVICE void sum_over_keys(const Arguments &a, const Place &place, Biases biases,
         biases.read_into(s);
         biases.advance(BIAS_HEADS);
 #pragma unroll
+        for (int row = 0; row < ROWS; ++row) add_scores(q[row], k, s[row]);
+        if constexpr (RMS_FIRST) RmsFirst().apply(a, s);
+#pragma unroll
         for (int row = 0; row < ROWS; ++row) {
-            add_scores(q[row], k, s[row]);
             if (!is_visible(a, seen, token_of(place, row), key)) continue;
 #pragma unroll
             for (int h = 0; h < LANE_HEADS; ++h) sums[row][h].add(s[row][h]);
@@ -99,7 +88,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
 #pragma unroll
             for (int h = 0; h < LANE_HEADS; ++h) s[row][h] = next_s[row][h];
             add_scores(q[row], k, s[row]);
-            if constexpr (SOFTMAX) soften(s[row], log2_sum[row], visible(row));
+        }
+        if constexpr (RMS_FIRST) RmsFirst().apply(a, s);
+        if constexpr (SOFTMAX) {
+#pragma unroll
+            for (int row = 0; row < ROWS; ++row) soften(s[row], log2_sum[row], visible(row));
         }
         const bool more = key + 1 < end;  // else the last is read again
         if (more) stream.advance();

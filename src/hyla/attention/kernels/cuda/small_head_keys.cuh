@@ -32,20 +32,24 @@ struct Keys {
     }
 
     // What `gradient` needs of the pairs of a query: s, or with a softmax the code, and factors.
-    // Returns whether biases may mask some.
+    // And `before`, where RMSHead comes before the softmax. Returns whether biases may mask some.
     DEVICE bool look(const Arguments &a, const Place &place, int query, const Biases &biases,
                      const Statistics &of_query, const float (&q)[LOCAL], const float (&g)[LOCAL],
-                     float (&s)[ROWS][LANE_HEADS], float (&y)[ROWS][FACTORS]) const {
+                     RmsFirst &before, float (&s)[ROWS][LANE_HEADS],
+                     float (&y)[ROWS][FACTORS]) const {
         float x[ROWS][SUM_SPACE];
         const auto visible = [&](int row) {
             return is_visible(a, live[row], query, token_of(place, row));
         };
         biases.read_into(s);
 #pragma unroll
-        for (int row = 0; row < ROWS; ++row) {
-            add_scores(k[row], q, s[row]);
-            // A key that does not exist would have a code, too.
-            if constexpr (SOFTMAX) soften(s[row], of_query.log2_sum, live[row] && visible(row));
+        for (int row = 0; row < ROWS; ++row) add_scores(k[row], q, s[row]);
+        if constexpr (RMS_FIRST) before.apply(a, s);
+        if constexpr (SOFTMAX) {
+#pragma unroll
+            for (int row = 0; row < ROWS; ++row) {  // a key that does not exist would have a code, too
+                soften(s[row], of_query.log2_sum, live[row] && visible(row));
+            }
         }
         const bool masked = sums_of_rows(biases, any_row, s, v[0], LOCAL, g, 0, x);
         if constexpr (SUMS > 0) sum_and_share<LANES / 2, ROWS>(x);
@@ -69,7 +73,8 @@ struct Keys {
                     const Statistics &of_query, const float (&q)[LOCAL], const float (&g)[LOCAL],
                     float (&ds)[ROWS][LANE_HEADS]) {
         float s[ROWS][LANE_HEADS], y[ROWS][FACTORS];
-        const bool masked = look(a, place, query, biases, of_query, q, g, s, y);
+        RmsFirst before;
+        const bool masked = look(a, place, query, biases, of_query, q, g, before, s, y);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
@@ -81,6 +86,7 @@ struct Keys {
             }
         }
         if (masked) clear_masked(biases, ds);
+        if constexpr (RMS_FIRST) before.differentiate(ds);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll

@@ -6,7 +6,7 @@
 constexpr bool BACKWARD = PASS != PASS_FORWARD;
 constexpr bool LINEAR = !HIDDEN || RESIDUAL;
 constexpr bool FACTORED = NORMALISED || MULTIPLIED;  // else the code of a pair that is seen is s
-constexpr bool OWN_FACTOR = LINEAR && !(RESIDUAL && SOFTMAX && !MULTIPLIED);  // else it is 1
+constexpr bool OWN_FACTOR = LINEAR && !(RESIDUAL && SOFTMAX && !FACTORED);  // else it is 1
 constexpr int HIDDEN_SIZE = HIDDEN ? (BACKWARD ? 2 * WIDTH : WIDTH) : 0;
 constexpr int SUMS =
     HIDDEN_SIZE + (LINEAR && BACKWARD && NORMALISED ? 1 : 0) + (NORMALISED ? 1 : 0);
@@ -51,6 +51,19 @@ DEVICE void collect(float (&y)[ROWS][FACTORS]) {
             for (int i = 0; i < FACTORS; ++i) y[row + ROWS_HAD][i] = exchange(y[row][i], MASK);
         }
         collect<2 * ROWS_HAD>(y);
+    }
+}
+
+// Sums over the lanes of a team, for all rows in all lanes.
+DEVICE void sum_rows(float (&x)[ROWS]) {
+#pragma unroll
+    for (int mask = LANES / 2; mask > 0; mask /= 2) {
+        const int apart = mask / (LANES / SHARERS) * OWNED;  // of a row's places in the two lanes
+        float theirs[ROWS];
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) theirs[row] = exchange(x[row ^ apart], mask);
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) x[row] += theirs[row];
     }
 }
 
@@ -175,16 +188,18 @@ struct RunningSum {
     DEVICE float logarithm() const { return sum == 0.f ? LARGEST : largest + logf(sum); }
 };
 
-// In place, from the scores of a pair to its codes. Masked pairs may have any score.
+DEVICE int head_of(int local) {
+    return (my_seat() + LANES * (local / PACK)) * PACK + local % PACK;
+}
+
+// In place, from the scores of a pair to its codes. Masked pairs may have any score; a head that does
+// not exist has a code of 0, which RMSHead does not see.
 DEVICE void soften(float (&s)[LANE_HEADS], const float (&log2_sum)[LANE_HEADS], bool visible) {
 #pragma unroll
     for (int h = 0; h < LANE_HEADS; ++h) {
-        s[h] = visible ? power_of_two(fmaf(LOG2_E, s[h], -log2_sum[h])) : 0.f;
+        const bool here = visible && (EVEN || head_of(h) < HEADS);
+        s[h] = here ? power_of_two(fmaf(LOG2_E, s[h], -log2_sum[h])) : 0.f;
     }
-}
-
-DEVICE int head_of(int local) {
-    return (my_seat() + LANES * (local / PACK)) * PACK + local % PACK;
 }
 
 // One number for each of the lane's heads of a query, times `factor`.

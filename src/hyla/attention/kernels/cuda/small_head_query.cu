@@ -71,17 +71,19 @@ struct Tile {
 };
 
 // What `score_gradient` needs of the pairs of a key: s, or with a softmax the code, and factors.
-// Returns whether biases may mask some.
+// And `before`, where RMSHead comes before the softmax. Returns whether biases may mask some.
 DEVICE bool look_at_pairs(const Arguments &a, const Place &place, int key, bool seen,
                           const Tile &tile, const Biases &biases, const float (&k)[LOCAL],
-                          const float (&v)[LOCAL], float (&s)[ROWS][LANE_HEADS],
-                          float (&y)[ROWS][FACTORS]) {
+                          const float (&v)[LOCAL], RmsFirst &before,
+                          float (&s)[ROWS][LANE_HEADS], float (&y)[ROWS][FACTORS]) {
     float x[ROWS][SUM_SPACE];
     biases.read_into(s);
 #pragma unroll
-    for (int row = 0; row < ROWS; ++row) {
-        add_scores(tile.q[row], k, s[row]);
-        if constexpr (SOFTMAX) {
+    for (int row = 0; row < ROWS; ++row) add_scores(tile.q[row], k, s[row]);
+    if constexpr (RMS_FIRST) before.apply(a, s);
+    if constexpr (SOFTMAX) {
+#pragma unroll
+        for (int row = 0; row < ROWS; ++row) {
             soften(s[row], tile.log2_sum[row], is_visible(a, seen, token_of(place, row), key));
         }
     }
@@ -111,9 +113,10 @@ DEVICE void average_gradients(const Arguments &a, const Place &place, Biases bia
 #pragma unroll 1
     for (int key = 0; key < end; ++key) {
         float k[LOCAL], v[LOCAL], code[ROWS][LANE_HEADS], y[ROWS][FACTORS];
+        RmsFirst before;
         bool seen;
         stream.take(key + 1 < end, k, v, seen);
-        look_at_pairs(a, place, key, seen, tile, biases, k, v, code, y);
+        look_at_pairs(a, place, key, seen, tile, biases, k, v, before, code, y);
         biases.advance(BIAS_HEADS);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
@@ -180,9 +183,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
 #pragma unroll 1
     for (int key = 0; key < end; ++key) {
         float k[LOCAL], v[LOCAL], s[ROWS][LANE_HEADS], y[ROWS][FACTORS], ds[ROWS][LANE_HEADS];
+        RmsFirst before;
         bool seen;
         stream.take(key + 1 < end, k, v, seen);
-        const bool masked = look_at_pairs(a, place, key, seen, tile, biases, k, v, s, y);
+        const bool masked = look_at_pairs(a, place, key, seen, tile, biases, k, v, before, s, y);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
@@ -195,6 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const A
             }
         }
         if (masked) clear_masked(biases, ds);
+        if constexpr (RMS_FIRST) before.differentiate(ds);
         biases.advance(BIAS_HEADS);
 #pragma unroll
         for (int row = 0; row < ROWS; ++row) {

@@ -45,7 +45,7 @@ def shared_bytes(plan: Plan, call: Call) -> int:
     (_, queries, heads, width), keys = call.q.shape, call.k.shape[1]
     warps, at_once = plan.threads // WARP, 4 * plan.lanes
     rows = queries + WARP // plan.lanes - 1
-    by_head = 3 * heads if call.formula.normalisation == "softmax" else 0
+    by_head = 3 * heads if call.formula.has_softmax else 0
     floats = rows * _padded(3 * heads * width + by_head, at_once)
     if call.bias is not None:
         distances = rows + (math.ceil(keys / ROWS) + warps - 1) * ROWS - 1
