@@ -38,6 +38,7 @@ from hyla.attention.kernels.tensors import (
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
 VALUES = ("hidden",)
+CAPABILITY = (8, 0)  # of the GPU: Ampere's, for products and conversions of bfloat16
 MAX_HEADS = 64
 MAX_WIDTH = 128
 
@@ -71,7 +72,7 @@ def why_unsupported(call: Call) -> str | None:
     if too_large is not None or call.formula.normalisation != "softmax":
         return too_large or reason
     if needs_plain_arithmetic(*operands):
-        return "a softmax is for tensor cores: bfloat16 or float16, Hopper or newer, smaller heads"
+        return "a softmax is for tensor cores: bfloat16 or float16, and heads that fit there"
     masked, causal = masked or call.packing is not None, call.formula.causal
     return softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) or reason
 
@@ -108,7 +109,7 @@ def _why_too_large(
     index: int | None,
 ) -> str | None:
     device = torch.device(kind if index is None else f"{kind}:{index}")
-    if capability(device) < plain.CAPABILITY:
+    if capability(device) < CAPABILITY:
         return "it needs compute capability 8.0 (Ampere) or newer"
     for name in passes:
         if _first_plan(name, heads, width, dtype, device) is None:
@@ -236,7 +237,7 @@ def _first_plan(
     pass_name: str, heads: int, width: int, dtype: torch.dtype, device: torch.device
 ) -> Plan | None:
     candidates = plain.plans(pass_name, heads, width)
-    if dtype in tensor_core.DTYPES and capability(device) >= tensor_core.CAPABILITY:
+    if dtype in tensor_core.DTYPES:
         candidates = (*tensor_core.plans(pass_name, heads, width), *candidates)
     room = nvrtc.shared_memory(device) + nvrtc.RESERVED
     for plan in candidates:

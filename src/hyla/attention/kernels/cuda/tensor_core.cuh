@@ -31,8 +31,19 @@ DEVICE void load_matrices_transposed(Pair (&x)[4], Shared row) {
 }
 
 DEVICE void store_matrices_transposed(Shared row, const Pair (&x)[4]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
                  :: "r"(row), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+#else  // without such an instruction: half by half, each to the row that another lane addresses
+    const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const Shared to = __shfl_sync(0xffffffffu, row, i / 2 * 8 + lane % 4 * 2 + i % 2);
+        asm volatile("st.shared.b16 [%0], %1;"
+                     :: "r"(to + lane / 4 * 2), "h"(static_cast<Half>(x[i / 2] >> i % 2 * 16))
+                     : "memory");
+    }
+#endif
 }
 
 // d [16 × 8] = c + a [16 × 8] b [8 × 8]; a: rows 0-7 and 8-15, b: its transpose as a matrix.

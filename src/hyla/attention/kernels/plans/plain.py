@@ -5,8 +5,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-CAPABILITY = (8, 0)  # of the GPU: for the conversions to half precision
-
 _SOURCES = (
     *("phi.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
     "large_head_plain.cu",

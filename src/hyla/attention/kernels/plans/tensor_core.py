@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 
 DTYPES = (torch.bfloat16, torch.float16)
-CAPABILITY = (9, 0)  # of the GPU: its matrix instructions came with Hopper
 
 _COMMON = (
     *("phi.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
