@@ -52,20 +52,26 @@ class Case:
     deterministic: bool = False
     dtype: torch.dtype = BF16
     size: float = 1.0  # of q and k
+    normalised: bool = False  # by RMSHead, after the softmax
 
     def __str__(self):
-        flags = [name for name in ("causal", "deterministic") if getattr(self, name)]
+        names = ("causal", "deterministic", "normalised")
+        flags = [name for name in names if getattr(self, name)]
         shape = f"H{self.H}D{self.D}Tq{self.Tq}Tk{self.Tk}B{self.B}x{self.size}"
         return "-".join([shape, self.phi, self.output, *flags, str(self.dtype)[6:]])
 
     @property
+    def steps(self):
+        return ("softmax", "rms_head") if self.normalised else ("softmax",)
+
+    @property
     def spec(self):
         stage = {"output": self.output, "gain": self.gain}
-        return AttentionSpec(normalisation="softmax", value="hidden", phi=self.phi, **stage)
+        return AttentionSpec(normalisation=self.steps, value="hidden", phi=self.phi, **stage)
 
     @property
     def formula(self):
-        member = {"normalisation": "softmax", "value": "hidden", "phi": self.phi}
+        member = {"normalisation": "+".join(self.steps), "value": "hidden", "phi": self.phi}
         stage = {"output": self.output, "gain": self.gain}
         return Formula(**member, **stage, scale=SCALE, eps=EPS, causal=self.causal)
 
@@ -82,6 +88,14 @@ CASES = [
     Case(12, 32, 18, 18, causal=True),
     Case(1, 48, 9, 9, causal=True),
     Case(8, 64, 1, 20, causal=True),
+    # RMSHead after the softmax; heads that do not exist must not count.
+    Case(8, 64, 17, 17, causal=True, normalised=True),
+    Case(8, 64, 33, 33, B=2, causal=True, normalised=True, deterministic=True),
+    Case(8, 32, 20, 40, normalised=True, output="rms", gain=0.25),
+    Case(3, 24, 17, 5, normalised=True, dtype=FP16),
+    Case(12, 32, 18, 18, normalised=True, causal=True),
+    Case(20, 32, 18, 18, normalised=True, causal=True),
+    Case(4, 64, 17, 17, B=3, normalised=True, causal=True, dtype=FP16, deterministic=True),
 ]
 
 
@@ -109,6 +123,9 @@ def einsums(case, q, k, v):
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(case.Tk - case.Tq)
         scores = scores.masked_fill(~seen, -torch.inf)
     code = torch.softmax(scores, -1)
+    if case.normalised:
+        mean = code.float().square().mean(1, keepdim=True)
+        code = code * (mean + EPS).rsqrt().to(code.dtype)
     hidden = PHIS[case.phi](torch.einsum("bhqk,bkhd->bqkd", code, v))
     return torch.einsum("bhqk,bqkd->bqhd", code, hidden)
 
@@ -145,8 +162,9 @@ def test_output_and_gradients(case):
     # Scores with a deviation of 14: a few keys take all.
     [("relu", BF16, 1), ("silu", BF16, 1), ("relu", FP16, 1), ("silu", BF16, 3), ("silu", FP16, 3)],
 )
-def test_as_good_as_einsums_of_the_same_dtype(phi, dtype, size):
-    case = Case(8, 64, 65, 65, causal=True, phi=phi, dtype=dtype, size=size)
+@pytest.mark.parametrize("normalised", [False, True])
+def test_as_good_as_einsums_of_the_same_dtype(phi, dtype, size, normalised):
+    case = Case(8, 64, 65, 65, causal=True, phi=phi, dtype=dtype, size=size, normalised=normalised)
     inputs, upstream = draw(case)
     want = with_gradients(exact, case, inputs, upstream, torch.float64)
     plain = with_gradients(einsums, case, inputs, upstream, dtype)
@@ -156,9 +174,10 @@ def test_as_good_as_einsums_of_the_same_dtype(phi, dtype, size):
         assert relative_error(got[name], truth) < allowed, name
 
 
-def test_a_score_in_common_changes_nothing():
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_score_in_common_changes_nothing(normalised):
     """A softmax does not see what is added to all keys; the gradients' two parts must cancel."""
-    case = Case(8, 64, 33, 33, causal=True)
+    case = Case(8, 64, 33, 33, causal=True, normalised=normalised)
     (q, k, v), upstream = draw(case)
     inputs = (q, (k + 2 * k[:, :1]).to(BF16), v)
     want = with_gradients(exact, case, inputs, upstream, torch.float64)

@@ -11,31 +11,37 @@ pytestmark = pytest.mark.gpu
 SOFTMAX = {"normalisation": "softmax", "value": "hidden", "phi": "silu"}
 RESIDUAL = "hyla_residual_minus_rmshead_plus_softmax.silu.rms4"
 HALVES = [torch.bfloat16, torch.float16]
+with_and_without_rms_head = pytest.mark.parametrize(
+    "normalisation", ["softmax", "softmax+rms_head"]
+)
 
 
 @pytest.mark.parametrize("tokens", [9, 17, 63, 128, 130])
 @pytest.mark.parametrize("causal", [False, True])
-def test_every_length(tokens, causal):
+@with_and_without_rms_head
+def test_every_length(tokens, causal, normalisation):
     torch.manual_seed(0)
     tensors = (normal(2, tokens, 8, 64, dtype=torch.bfloat16) for _ in "qkv")
-    check(*tensors, causal=causal, **SOFTMAX)
+    check(*tensors, causal=causal, **SOFTMAX | {"normalisation": normalisation})
 
 
 @pytest.mark.parametrize(
     ("heads", "width"), [(3, 32), (4, 128), (8, 32), (8, 80), (16, 64), (5, 24)]
 )
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_every_head_size(heads, width, dtype):
+@with_and_without_rms_head
+def test_every_head_size(heads, width, dtype, normalisation):
     torch.manual_seed(1)
     tensors = (normal(2, 70, heads, width, dtype=dtype) for _ in "qkv")
-    check(*tensors, causal=True, **SOFTMAX)
+    check(*tensors, causal=True, **SOFTMAX | {"normalisation": normalisation})
 
 
 @pytest.mark.parametrize("phi", ["relu", "silu"])
-def test_as_in_a_language_model(phi):
+@with_and_without_rms_head
+def test_as_in_a_language_model(phi, normalisation):
     torch.manual_seed(2)
     tensors = (normal(2, 512, 8, 64, dtype=torch.bfloat16) for _ in "qkv")
-    check(*tensors, causal=True, **SOFTMAX | {"phi": phi})
+    check(*tensors, causal=True, **SOFTMAX | {"phi": phi, "normalisation": normalisation})
 
 
 def test_unequal_lengths():

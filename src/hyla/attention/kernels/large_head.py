@@ -44,13 +44,14 @@ MAX_WIDTH = 128
 
 Plan = TensorCorePlan | PlainPlan
 
+_SOFTMAXES = ("softmax", "softmax+rms_head")
 _PASSES = {"forward": 0, "query": 1, "key": 2}
 _BIAS_GRADIENT_NONE, _BIAS_GRADIENT_STORE, _BIAS_GRADIENT_ATOMIC = range(3)
 
 
 def why_unsupported(call: Call) -> str | None:
     """Say why the fused large-head kernel cannot compute this, or return None if it can."""
-    reason = call.formula.why_unsupported(VALUES, (*NORMALISATIONS, "softmax"))
+    reason = call.formula.why_unsupported(VALUES, (*NORMALISATIONS, *_SOFTMAXES))
     if reason is not None:
         return reason
     if call.multiplier is not None:
@@ -69,7 +70,7 @@ def why_unsupported(call: Call) -> str | None:
     if reason is not None and not reason.startswith(ELSEWHERE):
         return reason
     too_large = _why_too_large(*_problem(*operands))
-    if too_large is not None or call.formula.normalisation != "softmax":
+    if too_large is not None or not call.formula.has_softmax:
         return too_large or reason
     if needs_plain_arithmetic(*operands):
         return "a softmax is for tensor cores: bfloat16 or float16, and heads that fit there"

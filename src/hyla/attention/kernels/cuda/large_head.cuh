@@ -1,8 +1,8 @@
 // Head-mixing attention for large heads on tensor cores: what the forward and backward share.
 //
 //     s[h] = scale · Q[q,h]·K[k,h] + bias[h,q,k]      contracts d, one product per head
-//     a[h] = s[h] · rsqrt(mean_h s² + eps)            (s itself without normalisation; for a
-//                                                      softmax exp(s[h] - log_sum[q,h]))
+//     a[h] = s[h] · rsqrt(mean_h s² + eps)            (s itself without normalisation; with a
+//                                                      softmax exp(s[h] - log_sum[q,h]) for s)
 //     p    = Σ_h a[h] V[k,h],  z = φ(p)               contracts h, one product per KEY
 //     O[q,h] += Σ_k a[h] z                            contracts k, one product per QUERY
 //
@@ -21,7 +21,7 @@
 //
 // Set by the compiler's command line: KIND, HEADS, WIDTH (16, 32, 64 or 128), QUERIES and KEYS
 // (the tile), SHARED_BY (heads of q for each of k and v), WARPS, BLOCKS (that must fit on a
-// multiprocessor), NORMALISED (RMSHead), SOFTMAX, PHI,
+// multiprocessor), NORMALISED (RMSHead, after a softmax if there is one), SOFTMAX, PHI,
 // BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, OUTPUT (output.cuh; the backward knows of a
 // gain alone), and for the backward PASS, STAGES, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
 
@@ -184,9 +184,12 @@ DEVICE void add_bias(float (&c)[4], const Arguments &a, const Sequence &s, int h
 
 DEVICE float remaining_scale(const Arguments &a) { return SCALED ? 1.f : a.scale; }
 
+// And once a softmax was made of them.
+DEVICE float scale_of_code(const Arguments &a) { return SOFTMAX ? 1.f : remaining_scale(a); }
+
 // What RMSHead divides by, inverted, given the sum of squares; where they overflowed no number.
 DEVICE float inverse_root(const Arguments &a, float squares) {
-    const float scale = remaining_scale(a);
+    const float scale = scale_of_code(a);
     const float x = squares * (scale * scale * (1.f / HEADS)) + a.eps;
     return NORMALISED ? fast_inverse_root(x) + 0.f * x : 1.f;
 }

@@ -2,15 +2,16 @@
 //
 //     dz = Σ_h a[h] G[q,h]          one product per query        dp = dz · φ'(p)
 //     da[h] = G[q,h]·z + dp·V[k,h]  per query, and per key
-//     ds = r (da − a · mean_h(da a))                             (RMSHead; softmax: a da; else da)
+//     ds = r (da − a · mean_h(da a))                             (RMSHead; else da)
 //     dV[k,h] += Σ_q a dp (per key),   dK[k,h] += Σ_q (scale ds) Q,   dQ[q,h] += Σ_k (scale ds) K
 //
 // The key pass makes dK and dV and, if ADDS_QUERY_GRADIENT, adds its share of dQ to global memory
 // atomically. For sums in a fixed order it leaves dQ to the query pass, which computes everything
 // up to ds again. The gradient of the bias is ds itself.
 //
-// Of a softmax's ds = a (da − Σ_k a da) only the first part is known before the last key is. What
-// dK and dQ lack is linear in the row sums Σ_k a da; those are written too, and `softmax_rows.py`
+// Of a softmax's ds = a (da − Σ_k a da) only the first part is known before the last key is; with
+// RMSHead after it that is a (da − a · mean_h(da a)), because r divides what it multiplies. What dK
+// and dQ lack is linear in the row sums of that part; those are written too, and `softmax_rows.py`
 // makes the rest of them. A row sum is one more entry of dQ, with a key that is 1 there, so that it
 // adds up the very ds, rounded, which dQ does.
 //
@@ -145,23 +146,26 @@ DEVICE void write_code(Memory &memory, const Tile &tile, const Arguments &a, con
         if (ALL_HEADS != HEADS && first_head + i >= HEADS) break;
         add_bias(score[i][0], a, s, first_head + i, first_query, first_key);
     }
-    float r[4];
-    if constexpr (!SOFTMAX) inverse_roots(r, memory, score, a, s, first_query, first_key);
+    if constexpr (SOFTMAX) {
+#pragma unroll
+        for (int i = 0; i < PART_HEADS * 4; ++i) {
+            const int e = i % 4;
+            const bool exists = ALL_HEADS == HEADS || first_head + i / 4 < HEADS;
+            const bool seen = visible(a, s, first_query + query_of(e), first_key + key_of(e));
+            float &x = score[i / 4][0][e];
+            x = softmax_code(x, exponent_scale(a), exponent[i / 4][e % 2], exists && seen);
+        }
+    }
+    float r[4] = {1.f, 1.f, 1.f, 1.f};
+    if constexpr (!SOFTMAX || NORMALISED) {
+        inverse_roots(r, memory, score, a, s, first_query, first_key);
+    }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
         const int query = row + query_of(e), key = column + key_of(e);
         float code[PART_HEADS];
 #pragma unroll
-        for (int i = 0; i < PART_HEADS; ++i) {
-            if constexpr (SOFTMAX) {
-                const bool exists = ALL_HEADS == HEADS || first_head + i < HEADS;
-                const bool seen = visible(a, s, tile.first_query + query, tile.first_key + key);
-                code[i] = softmax_code(score[i][0][e], exponent_scale(a), exponent[i][e % 2],
-                                       exists && seen);
-            } else {
-                code[i] = score[i][0][e] * (remaining_scale(a) * r[e]);
-            }
-        }
+        for (int i = 0; i < PART_HEADS; ++i) code[i] = score[i][0][e] * (scale_of_code(a) * r[e]);
         store_heads(reinterpret_cast<char *>(memory.code) +
                         code_place(first_head / 8, query, key) + first_head % 8 * 2, code);
         if (!SOFTMAX && first_head == 0) memory.inverse[query * KEYS + key] = r[e];
@@ -417,7 +421,8 @@ DEVICE void score_gradient(float (&ds)[GROUPS][2][2], const Memory &memory, cons
         for (int i = 0; i < GROUPS * 2; ++i) {
             const int head = i / 2 * 8 + column + i % 2;
             const float a_h = code[i / 2][i % 2], da_h = da[i / 2][i % 2];
-            float raw = SOFTMAX ? a_h * da_h : r * (da_h - a_h * mean);
+            const float dt = NORMALISED ? da_h - a_h * mean : da_h;
+            float raw = (SOFTMAX ? a_h : r) * dt;
             const int at_query = tile.first_query + query, at_key = tile.first_key + key + k;
             if (r != 0.f && masked_by_bias(a, s, head, at_query, at_key, a_h)) raw = 0.f;
             ds[i / 2][i % 2][k] = with_gain(a.output, raw);

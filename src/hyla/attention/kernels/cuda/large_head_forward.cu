@@ -27,8 +27,56 @@ typedef float Scores[8][UNIT][4];  // of eight heads
 // are computed a second time.
 constexpr bool KEEPS_SCORES = GROUPS <= 2 || !NORMALISED;
 
+// A query of a lane, eight heads; heads that do not exist get a code of 0.
+DEVICE void load_exponents(float (&x)[8], const Arguments &a, const Sequence &s, int query,
+                           int group) {
+    const float *from = log_sums_of(a, s, query) + group * 8;
+#pragma unroll
+    for (int i = 0; i < 8; i += HEADS % 4 == 0 ? 4 : 1) {
+        if (ALL_HEADS != HEADS && group * 8 + i >= HEADS) break;
+        if constexpr (HEADS % 4 == 0) {
+            const float4 four = __ldg(reinterpret_cast<const float4 *>(from + i));
+            x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+        } else {
+            x[i] = __ldg(from + i);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const bool exists = ALL_HEADS == HEADS || group * 8 + i < HEADS;
+        x[i] = exists ? x[i] * -LOG2_E : NO_CODE;
+    }
+}
+
+// In place, from scores to the codes of a softmax; 0 where a pair is masked.
+DEVICE void soften(Scores &score, const Arguments &a, const Sequence &s,
+                   const float (&exponent)[UNIT][2][8], int first_query, int first_key) {
+    const float scale = exponent_scale(a);
+#pragma unroll
+    for (int u = 0; u < UNIT; ++u) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int query = first_query + 8 * u + query_of(e);
+            const bool seen = visible(a, s, query, first_key + key_of(e));
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                score[i][u][e] = softmax_code(score[i][u][e], scale, exponent[u][e % 2][i], seen);
+            }
+        }
+    }
+}
+
+// Of eight heads, with a softmax their codes.
 DEVICE void group_scores(Scores &score, const Arguments &a, const Sequence &s, Shared keys,
                          Shared queries, int group, int first_query, int first_key) {
+    float exponent[UNIT][2][8];
+    if constexpr (SOFTMAX) {  // while scores are computed
+#pragma unroll
+        for (int i = 0; i < 2 * UNIT; ++i) {
+            const int query = first_query + i / 2 * 8 + query_of(i % 2);
+            load_exponents(exponent[i / 2][i % 2], a, s, query, group);
+        }
+    }
     head_scores<8, UNIT>(score, keys + group * 8 * KEYS * ROW, queries + group * 8 * QUERIES * ROW);
 #pragma unroll
     for (int i = 0; i < 8 * UNIT; ++i) {
@@ -36,6 +84,7 @@ DEVICE void group_scores(Scores &score, const Arguments &a, const Sequence &s, S
         if (ALL_HEADS != HEADS && head >= HEADS) break;
         add_bias(score[i / UNIT][i % UNIT], a, s, head, first_query + i % UNIT * 8, first_key);
     }
+    if constexpr (SOFTMAX) soften(score, a, s, exponent, first_query, first_key);
 }
 
 typedef float PerPair[UNIT][4];
@@ -51,15 +100,15 @@ DEVICE void add_squares(PerPair &sum, const Scores &score) {
     }
 }
 
-// What the scores of a pair are multiplied by; 0 where it is masked.
+// What the scores of a pair are multiplied by; 0 where it is masked, if a softmax's are not already.
 DEVICE void factors_of(PerPair &factor, const Arguments &a, const Sequence &s, const PerPair &sum,
                        int first_query, int first_key) {
-    const bool all = all_visible(s, first_query, 8 * UNIT, first_key);
+    const bool all = SOFTMAX || all_visible(s, first_query, 8 * UNIT, first_key);
 #pragma unroll
     for (int u = 0; u < UNIT; ++u) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            factor[u][e] = remaining_scale(a) * inverse_root(a, sum[u][e]);
+            factor[u][e] = scale_of_code(a) * inverse_root(a, sum[u][e]);
             const int query = first_query + 8 * u + query_of(e);
             if (!all && !visible(a, s, query, first_key + key_of(e))) factor[u][e] = 0.f;
         }
@@ -83,70 +132,11 @@ DEVICE void store_code(char *code, const Scores &score, const PerPair &factor) {
     }
 }
 
-// A query of a lane, eight heads; heads that do not exist get a code of 0.
-DEVICE void load_exponents(float (&x)[8], const Arguments &a, const Sequence &s, int query,
-                           int group) {
-    const float *from = log_sums_of(a, s, query) + group * 8;
-#pragma unroll
-    for (int i = 0; i < 8; i += HEADS % 4 == 0 ? 4 : 1) {
-        if (ALL_HEADS != HEADS && group * 8 + i >= HEADS) break;
-        if constexpr (HEADS % 4 == 0) {
-            const float4 four = __ldg(reinterpret_cast<const float4 *>(from + i));
-            x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
-        } else {
-            x[i] = __ldg(from + i);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        const bool exists = ALL_HEADS == HEADS || group * 8 + i < HEADS;
-        x[i] = exists ? x[i] * -LOG2_E : NO_CODE;
-    }
-}
-
-DEVICE void store_softmax_code(char *code, const Arguments &a, const Sequence &s,
-                               const Scores &score, const float (&exponent)[UNIT][2][8],
-                               int first_query, int first_key) {
-    const float scale = exponent_scale(a);
-#pragma unroll
-    for (int u = 0; u < UNIT; ++u) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            const float(&own)[8] = exponent[u][e % 2];
-            const int query = first_query + 8 * u + query_of(e);
-            const bool seen = visible(a, s, query, first_key + key_of(e));
-            Pair x[4];
-#pragma unroll
-            for (int i = 0; i < 8; i += 2) {
-                x[i / 2] = pack(softmax_code(score[i][u][e], scale, own[i], seen),
-                                softmax_code(score[i + 1][u][e], scale, own[i + 1], seen));
-            }
-            *reinterpret_cast<uint4 *>(code + code_place(0, 8 * u + query_of(e), key_of(e))) =
-                make_uint4(x[0], x[1], x[2], x[3]);
-        }
-    }
-}
-
 DEVICE void write_unit(Memory &memory, const Arguments &a, const Sequence &s, int row, int column,
                        int first_query, int first_key) {
     const Shared keys = shared_address(memory.k) + left_rows(column);
     const Shared queries = shared_address(memory.q) + right_rows<UNIT>(row);
     char *code = reinterpret_cast<char *>(memory.code) + row * CODE_ROW + column * CODE_PIECE;
-    if constexpr (SOFTMAX) {
-#pragma unroll 1
-        for (int g = 0; g < GROUPS; ++g) {
-            float exponent[UNIT][2][8];
-#pragma unroll
-            for (int i = 0; i < 2 * UNIT; ++i) {  // while scores are computed
-                const int query = first_query + i / 2 * 8 + query_of(i % 2);
-                load_exponents(exponent[i / 2][i % 2], a, s, query, g);
-            }
-            Scores score;
-            group_scores(score, a, s, keys, queries, g, first_query, first_key);
-            store_softmax_code(code + g * CODE_GROUP, a, s, score, exponent, first_query, first_key);
-        }
-        return;
-    }
     PerPair sum = {}, factor;
     if constexpr (KEEPS_SCORES && NORMALISED) {
         Scores score[GROUPS];
