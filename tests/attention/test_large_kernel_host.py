@@ -49,19 +49,20 @@ class Case:
     causal: bool = False
     padding: bool = False
     normalisation: str = "rms_head"
+    value: str = "hidden"
     phi: str = "silu"  # smooth: rounding decides nothing
     deterministic: bool = False
     dtype: torch.dtype = torch.bfloat16
 
     @property
     def spec(self):
-        return AttentionSpec(normalisation=self.normalisation, value="hidden", phi=self.phi)
+        return AttentionSpec(normalisation=self.normalisation, value=self.value, phi=self.phi)
 
     @property
     def formula(self):
         return Formula(
             normalisation=self.normalisation,
-            value="hidden",
+            value=self.value,
             phi=self.phi,
             scale=SCALE,
             eps=EPS,
@@ -90,6 +91,13 @@ CASES = [
     Case(24, 80, 9, 9, phi="gelu_tanh", dtype=torch.float32),
     Case(64, 32, 9, 6, phi="identity", dtype=torch.float32),
     Case(1, 24, 2, 1, normalisation="none", dtype=torch.float32),
+    # Linear value networks.
+    Case(8, 64, 33, 33, causal=True, value="linear"),
+    Case(3, 32, 9, 18, B=2, biases=2, causal=True, deterministic=True, value="linear"),
+    Case(16, 64, 18, 18, B=2, causal=True, padding=True, value="linear", dtype=torch.float16),
+    Case(8, 64, 20, 40, B=2, biases=1, padding=True, value="linear", dtype=torch.float32),
+    Case(24, 80, 17, 9, causal=True, deterministic=True, value="linear", dtype=torch.float32),
+    Case(12, 48, 9, 21, normalisation="none", value="linear", dtype=torch.float32),
 ]
 
 
@@ -183,7 +191,9 @@ def test_every_backward_plan_computes_the_same(
     plan = TensorCorePlan(queries=queries, keys=keys, warps=8, stages=stages)
     chosen = large_head.choose_plan
     monkeypatch.setattr(
-        large_head, "choose_plan", lambda name, q: plan if name == pass_name else chosen(name, q)
+        large_head,
+        "choose_plan",
+        lambda name, *given: plan if name == pass_name else chosen(name, *given),
     )
     got = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
     for ours, theirs in zip(got, want, strict=True):
@@ -478,7 +488,7 @@ def test_large_shapes_that_do_not_fit_say_so():
         ("up to 64 heads", {"q": torch.zeros(1, 4, 65, 32, dtype=torch.bfloat16)}),
         ("bfloat16, float16 or float32", {"q": torch.zeros(1, 4, 8, 32).double()}),
         ("'sigmoid'", {"formula": replace(Case(8, 32, 4, 4).formula, normalisation="sigmoid")}),
-        ("'linear'", {"formula": replace(Case(8, 32, 4, 4).formula, value="linear")}),
+        ("'deep'", {"formula": replace(Case(8, 32, 4, 4).formula, value="deep")}),
     ],
 )
 def test_says_why_it_cannot_run(message, change):

@@ -37,7 +37,7 @@ from hyla.attention.kernels.tensors import (
 
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
-VALUES = ("hidden",)
+VALUES = ("hidden", "linear")
 CAPABILITY = (8, 0)  # of the GPU: Ampere's, for products and conversions of bfloat16
 MAX_HEADS = 64
 MAX_WIDTH = 128
@@ -69,27 +69,30 @@ def why_unsupported(call: Call) -> str | None:
     reason = why_unreadable(call, DEVICES)
     if reason is not None and not reason.startswith(ELSEWHERE):
         return reason
-    too_large = _why_too_large(*_problem(*operands))
+    value = call.formula.value
+    too_large = _why_too_large(*_problem(*operands, value))
     if too_large is not None or not call.formula.has_softmax:
         return too_large or reason
-    if needs_plain_arithmetic(*operands):
+    if needs_plain_arithmetic(*operands, value):
         return "a softmax is for tensor cores: bfloat16 or float16, and heads that fit there"
     masked, causal = masked or call.packing is not None, call.formula.causal
     return softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) or reason
 
 
-def needs_plain_arithmetic(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
+def needs_plain_arithmetic(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, value: str = "hidden"
+) -> bool:
     """Say whether some pass of a call that is supported cannot take tensor cores."""
-    return _takes_plain(*_problem(q, k, v, bias))
+    return _takes_plain(*_problem(q, k, v, bias, value))
 
 
 def _problem(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
-) -> tuple[tuple[str, ...], int, int, torch.dtype, str, int | None]:
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, value: str
+) -> tuple[tuple[str, ...], int, int, torch.dtype, str, int | None, str]:
     """Name the passes that will run, and what their plans depend on, all constants."""
     passes = ("forward", "query", "key") if needs_gradient(q, k, v, bias) else ("forward",)
     heads, width = _settled(q.shape[2], MAX_HEADS), _settled(q.shape[3], MAX_WIDTH)
-    return passes, heads, width, q.dtype, q.device.type, q.device.index
+    return passes, heads, width, q.dtype, q.device.type, q.device.index, value
 
 
 def _settled(size: int, largest: int) -> int:
@@ -108,12 +111,13 @@ def _why_too_large(
     dtype: torch.dtype,
     kind: str,
     index: int | None,
+    value: str,
 ) -> str | None:
     device = torch.device(kind if index is None else f"{kind}:{index}")
     if capability(device) < CAPABILITY:
         return "it needs compute capability 8.0 (Ampere) or newer"
     for name in passes:
-        if _first_plan(name, heads, width, dtype, device) is None:
+        if _first_plan(name, heads, width, dtype, device, value) is None:
             return f"H = {heads} heads of D = {width} do not fit on a multiprocessor"
     return None
 
@@ -126,9 +130,10 @@ def _takes_plain(
     dtype: torch.dtype,
     kind: str,
     index: int | None,
+    value: str,
 ) -> bool:
     device = torch.device(kind if index is None else f"{kind}:{index}")
-    plans = (_first_plan(name, heads, width, dtype, device) for name in passes)
+    plans = (_first_plan(name, heads, width, dtype, device, value) for name in passes)
     return any(isinstance(plan, PlainPlan) for plan in plans)
 
 
@@ -144,7 +149,7 @@ def forward(
 ) -> Tensor:
     """Return the output, shaped like q."""
     width, stage = call.q.shape[-1], describe(call, total_factor)
-    plan = plan or choose_plan("forward", call.q)
+    plan = plan or choose_plan("forward", call.q, call.formula.value)
     call = _prepared(call, plan)
     output = fresh(call.q)
     arguments = _arguments(call)
@@ -166,8 +171,8 @@ def backward(
     Unless in a fixed order, the gradient of q is added up atomically, which saves a second pass.
     Of keys that query heads share, the pass makes a gradient for each; these are summed here.
     """
-    width = call.q.shape[-1]
-    key_plan, query_plan = choose_plan("key", call.q), choose_plan("query", call.q)
+    width, value = call.q.shape[-1], call.formula.value
+    key_plan, query_plan = (choose_plan(name, call.q, value) for name in ("key", "query"))
     upstream = _loadable(upstream, key_plan, query_plan)
     call = _prepared(call, key_plan, query_plan)
     q, bias = call.q, call.bias
@@ -224,10 +229,10 @@ def _bias_gradient_slabs(bias: Tensor, batch: int, deterministic: bool) -> tuple
 # ------------------------------------------------------------------ layout on the machine
 
 
-def choose_plan(pass_name: str, q: Tensor) -> Plan:
-    """Choose the plan of a pass for heads shaped as in q [B, T, H, D]."""
+def choose_plan(pass_name: str, q: Tensor, value: str = "hidden") -> Plan:
+    """Choose the plan of a pass for heads shaped as in q [B, T, H, D] and a value network."""
     heads, width = q.shape[2:]
-    plan = _first_plan(pass_name, heads, width, q.dtype, q.device)
+    plan = _first_plan(pass_name, heads, width, q.dtype, q.device, value)
     if plan is None:
         raise ValueError(f"no plan of the {pass_name} pass fits H = {heads}, D = {width}")
     return plan
@@ -235,10 +240,10 @@ def choose_plan(pass_name: str, q: Tensor) -> Plan:
 
 @functools.cache
 def _first_plan(
-    pass_name: str, heads: int, width: int, dtype: torch.dtype, device: torch.device
+    pass_name: str, heads: int, width: int, dtype: torch.dtype, device: torch.device, value: str
 ) -> Plan | None:
     candidates = plain.plans(pass_name, heads, width)
-    if dtype in tensor_core.DTYPES:
+    if dtype in tensor_core.DTYPES and value == "hidden":
         candidates = (*tensor_core.plans(pass_name, heads, width), *candidates)
     room = nvrtc.shared_memory(device) + nvrtc.RESERVED
     for plan in candidates:
@@ -328,6 +333,7 @@ def _launch(
     definitions = {
         **macros(call),
         "PASS": _PASSES[pass_name],
+        "HIDDEN": int(call.formula.value == "hidden"),
         **{name.upper(): value for name, value in dataclasses.asdict(plan).items()},
         "ADDS_QUERY_GRADIENT": int(adds),
         "BIAS_GRADIENT": mode,

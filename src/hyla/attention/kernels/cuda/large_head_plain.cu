@@ -8,6 +8,9 @@
 //     da[h] = G[q,h]·z + dp·V[k,h]                    ds = r (da − a · mean_h(da a))
 //     dK[k,h] += Σ_q (scale ds) Q                     dQ[q,h] += Σ_k (scale ds) K
 //
+// Without HIDDEN, the linear value network: V[k,h] takes the place of z, and G[q,h] that of dp; da
+// is G[q,h]·V[k,h].
+//
 // What mixes heads (p, dz and the rest of the value network) works on each d alone: a lane owns
 // SHARE of d and needs nothing of the others, but for da, which sums over d. A *team* of LANES
 // lanes owns LANES · SHARE of d of one token, a query (forward) or a key (backward), whose heads
@@ -24,7 +27,7 @@
 //
 // Set by the compiler's command line: KIND, PASS, HEADS, SHARED_BY, WIDTH (a multiple of 16), QUERIES
 // and KEYS (multiples of 4), WARPS, BLOCKS (that must fit on a multiprocessor), LANES, SHARE,
-// NORMALISED, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, ADDS_QUERY_GRADIENT,
+// NORMALISED, HIDDEN, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, ADDS_QUERY_GRADIENT,
 // BIAS_GRADIENT and OUTPUT (output.cuh; the backward knows of a gain alone).
 
 #define PASS_FORWARD 0
@@ -364,13 +367,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
                 if (hides && first_key + key > first_query + query + s.reach) continue;
                 float code[4 * HEAD_FOURS], z[SHARE];
                 load_code(memory, query * KEYS + key, code);
-                hidden_layer(z, code, v);
+                if constexpr (HIDDEN) {
+                    hidden_layer(z, code, v);
 #pragma unroll
-                for (int j = 0; j < SHARE; ++j) z[j] = activate(z[j]).value;
+                    for (int j = 0; j < SHARE; ++j) z[j] = activate(z[j]).value;
+                }
 #pragma unroll
                 for (int h = 0; h < HEADS; ++h) {
+                    const float(&value)[SHARE] = HIDDEN ? z : v[h];
 #pragma unroll
-                    for (int j = 0; j < SHARE; ++j) out[i][h][j] += code[h] * z[j];
+                    for (int j = 0; j < SHARE; ++j) out[i][h][j] += code[h] * value[j];
                 }
             }
         };
@@ -424,6 +430,55 @@ DEVICE void store_sums_over_team(float (&x)[HEADS], float *to, bool stores) {
     }
 }
 
+// A pair's da, of the lane's d, and what it adds to dV.
+DEVICE void through_hidden_layer(float (&dv)[HEADS][SHARE], float (&da)[HEADS],
+                                 const float (&code)[4 * HEAD_FOURS],
+                                 const float (&v)[HEADS][SHARE], const Tokens &upstream,
+                                 int query) {
+    float z[SHARE], slope[SHARE], dp[SHARE] = {};
+    hidden_layer(z, code, v);
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) {
+        const Activation x = activate(z[i]);
+        z[i] = x.value, slope[i] = x.slope;
+    }
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h) {
+        float g[SHARE];
+        load_share(upstream, query, h, g);
+        da[h] = 0.f;
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) dp[i] += code[h] * g[i], da[h] += g[i] * z[i];
+    }
+#pragma unroll
+    for (int i = 0; i < SHARE; ++i) dp[i] *= slope[i];
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h) {
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) {
+            da[h] += dp[i] * v[h][i];
+            if constexpr (PASS == PASS_KEY) dv[h][i] += code[h] * dp[i];
+        }
+    }
+}
+
+// The same of the linear value network.
+DEVICE void through_values(float (&dv)[HEADS][SHARE], float (&da)[HEADS],
+                           const float (&code)[4 * HEAD_FOURS], const float (&v)[HEADS][SHARE],
+                           const Tokens &upstream, int query) {
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h) {
+        float g[SHARE];
+        load_share(upstream, query, h, g);
+        da[h] = 0.f;
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) {
+            da[h] += g[i] * v[h][i];
+            if constexpr (PASS == PASS_KEY) dv[h][i] += code[h] * g[i];
+        }
+    }
+}
+
 // Of the team's key, for all queries of the tile: dV, and da into shared memory.
 DEVICE void value_gradients(float (&dv)[HEADS][SHARE], Memory &memory, const Arguments &a,
                             const Sequence &s, int first_query, int first_key) {
@@ -438,31 +493,12 @@ DEVICE void value_gradients(float (&dv)[HEADS][SHARE], Memory &memory, const Arg
     const int queries = smaller(QUERIES, s.queries - first_query);
 #pragma unroll 1
     for (int query = 0; query < queries; ++query) {
-        float code[4 * HEAD_FOURS], z[SHARE], slope[SHARE], dp[SHARE] = {}, da[HEADS];
+        float code[4 * HEAD_FOURS], da[HEADS];
         load_code(memory, query * KEYS + own, code);
-        hidden_layer(z, code, v);
-#pragma unroll
-        for (int i = 0; i < SHARE; ++i) {
-            const Activation x = activate(z[i]);
-            z[i] = x.value, slope[i] = x.slope;
-        }
-#pragma unroll
-        for (int h = 0; h < HEADS; ++h) {
-            float g[SHARE];
-            load_share(upstream, first_query + query, h, g);
-            da[h] = 0.f;
-#pragma unroll
-            for (int i = 0; i < SHARE; ++i) dp[i] += code[h] * g[i], da[h] += g[i] * z[i];
-        }
-#pragma unroll
-        for (int i = 0; i < SHARE; ++i) dp[i] *= slope[i];
-#pragma unroll
-        for (int h = 0; h < HEADS; ++h) {
-#pragma unroll
-            for (int i = 0; i < SHARE; ++i) {
-                da[h] += dp[i] * v[h][i];
-                if constexpr (PASS == PASS_KEY) dv[h][i] += code[h] * dp[i];
-            }
+        if constexpr (HIDDEN) {
+            through_hidden_layer(dv, da, code, v, upstream, first_query + query);
+        } else {
+            through_values(dv, da, code, v, upstream, first_query + query);
         }
         store_sums_over_team<LANES / 2, HEADS>(
             da, code_gradient + (query * KEYS + own) * CODE_PITCH, true);
