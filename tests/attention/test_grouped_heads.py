@@ -147,9 +147,11 @@ UNIT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-20}
         (8, 1, 32, torch.float16, HIDDEN),
         (12, 4, 32, torch.bfloat16, HIDDEN),
         (8, 2, 64, torch.bfloat16, SOFTMAX),
+        (8, 2, 64, torch.bfloat16, "linear_rmshead"),
         # In plain arithmetic.
         (8, 2, 64, torch.float32, HIDDEN),
         (3, 1, 32, torch.float32, HIDDEN),
+        (8, 2, 64, torch.float32, "linear_rmshead"),
         (32, 8, 64, torch.bfloat16, HIDDEN),
         # Small heads.
         (8, 2, 4, torch.float32, HIDDEN),

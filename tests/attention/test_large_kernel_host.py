@@ -19,6 +19,7 @@ from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
+from hyla.attention.kernels.plans.linear import LinearPlan
 from hyla.attention.kernels.plans.plain import PlainPlan
 from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
 from kernel_host import HostBuilds, needs_host_build, on_the_host
@@ -91,8 +92,15 @@ CASES = [
     Case(24, 80, 9, 9, phi="gelu_tanh", dtype=torch.float32),
     Case(64, 32, 9, 6, phi="identity", dtype=torch.float32),
     Case(1, 24, 2, 1, normalisation="none", dtype=torch.float32),
-    # Linear value networks.
+    # Linear value networks, on tensor cores and in plain arithmetic.
     Case(8, 64, 33, 33, causal=True, value="linear"),
+    Case(8, 64, 70, 90, value="linear", normalisation="none"),
+    Case(8, 32, 40, 70, B=2, causal=True, padding=True, deterministic=True, value="linear"),
+    Case(12, 80, 9, 18, causal=True, value="linear"),
+    Case(24, 32, 37, 37, B=2, biases=1, causal=True, value="linear"),
+    Case(4, 128, 20, 20, causal=True, deterministic=True, value="linear", dtype=torch.float16),
+    Case(1, 24, 5, 3, causal=True, normalisation="none", value="linear"),
+    Case(32, 64, 9, 11, causal=True, value="linear"),
     Case(3, 32, 9, 18, B=2, biases=2, causal=True, deterministic=True, value="linear"),
     Case(16, 64, 18, 18, B=2, causal=True, padding=True, value="linear", dtype=torch.float16),
     Case(8, 64, 20, 40, B=2, biases=1, padding=True, value="linear", dtype=torch.float32),
@@ -209,9 +217,10 @@ def test_relu_where_all_hidden_units_of_a_pair_agree():
     assert relative_error(got, want) < 2**-7
 
 
+@pytest.mark.parametrize("value", ["hidden", "linear"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_packed_sequences_do_not_see_each_other(dtype):
-    case = Case(8, 32, 37, 37, causal=True, dtype=dtype)
+def test_packed_sequences_do_not_see_each_other(dtype, value):
+    case = Case(8, 32, 37, 37, causal=True, value=value, dtype=dtype)
     (q, k, v, _), _, upstream = draw(case)
     starts = torch.tensor([0, 5, 5, 22, 37], dtype=torch.int32)
     leaves = [x.requires_grad_() for x in (q, k, v)]
@@ -281,11 +290,14 @@ def some_of(bias):
         Case(8, 64, 9, 18, B=2, biases=2, causal=True, padding=True, deterministic=True),
         Case(12, 32, 9, 9, biases=1, normalisation="none", dtype=torch.float16),
         Case(24, 32, 9, 9, biases=1),
+        Case(8, 64, 20, 9, B=2, biases=1, causal=True, value="linear"),
+        Case(12, 32, 9, 18, biases=1, padding=True, deterministic=True, value="linear"),
         # Too wide for tensor cores, or float32: plain arithmetic.
         Case(32, 64, 9, 11, biases=1),
         Case(8, 64, 20, 9, B=2, biases=1, padding=True, dtype=torch.float32),
         Case(3, 32, 9, 18, B=2, biases=2, causal=True, deterministic=True, dtype=torch.float32),
         Case(3, 32, 9, 9, biases=1, normalisation="none", dtype=torch.float32),
+        Case(8, 64, 20, 9, B=2, biases=1, causal=True, value="linear", dtype=torch.float32),
     ],
     ids=str,
 )
@@ -431,14 +443,17 @@ def test_a_missing_barrier_is_noticed(tmp_path, monkeypatch):
 
 
 def test_rows_too_wide_for_tensor_cores_take_plain_arithmetic():
-    def plans(heads, width, dtype=torch.bfloat16):
+    def plans(heads, width, dtype=torch.bfloat16, value="hidden"):
         q = torch.zeros(1, 4, heads, width, dtype=dtype)
-        return [type(large_head.choose_plan(name, q)) for name in ("forward", "query", "key")]
+        passes = ("forward", "query", "key")
+        return [type(large_head.choose_plan(name, q, value)) for name in passes]
 
     assert plans(16, 64) == [TensorCorePlan] * 3
     assert plans(32, 64) == [TensorCorePlan, PlainPlan, PlainPlan]
     assert plans(32, 128) == [PlainPlan] * 3
     assert plans(8, 64, torch.float32) == [PlainPlan] * 3
+    assert plans(16, 64, value="linear") == [LinearPlan] * 3
+    assert plans(32, 128, value="linear") == [PlainPlan] * 3
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -62,7 +63,8 @@ def test_tiles_are_as_large_as_shared_memory_allows(gpu):
 
 @needs_host_build
 @pytest.mark.parametrize(("heads", "width"), [(8, 64), (4, 32)])
-def test_output_and_gradients(heads, width, gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["hyla.silu", "linear_rmshead"])
+def test_output_and_gradients(name, heads, width, gpu, tmp_path, monkeypatch):
     on_the_host(monkeypatch, HostBuilds(tmp_path), large_head)
     generator = torch.Generator().manual_seed(0)
     operands = [torch.randn(2, 37, heads, width, generator=generator).to(BF16) for _ in "qkvg"]
@@ -70,7 +72,7 @@ def test_output_and_gradients(heads, width, gpu, tmp_path, monkeypatch):
     def run(backend, dtype):
         *leaves, upstream = (x.to(dtype) for x in operands)
         leaves = [x.requires_grad_() for x in leaves]
-        output = attention(*leaves, attention="hyla.silu", causal=True, backend=backend)
+        output = attention(*leaves, attention=name, causal=True, backend=backend)
         return output, *torch.autograd.grad(output, leaves, upstream)
 
     truths = run("reference", torch.float64)
@@ -84,8 +86,14 @@ class Uncalled:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs CUDA's compiler, nvcc")
-@pytest.mark.parametrize("kernel", ["small_head", "large_head", "large_head_plain", "decode"])
-def test_every_pass_compiles(kernel, gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kernel", "value"),
+    [
+        *[("small_head", "hidden"), ("large_head", "hidden"), ("large_head", "linear")],
+        *[("large_head_plain", "hidden"), ("decode", "hidden")],
+    ],
+)
+def test_every_pass_compiles(kernel, value, gpu, tmp_path, monkeypatch):
     passes = set()
 
     def load_kernel(source, name, macros, device):
@@ -108,7 +116,7 @@ def test_every_pass_compiles(kernel, gpu, tmp_path, monkeypatch):
     k = v = torch.zeros(2, 17, heads, width, dtype=dtype)
     q = k[:, :1] if kernel == "decode" else k.clone().requires_grad_()
     for deterministic in (False, True):
-        call = Call(q, k, v, formula=HYLA, deterministic=deterministic)
+        call = Call(q, k, v, formula=replace(HYLA, value=value), deterministic=deterministic)
         assert choose_kernel(call) == (kernel, "")
         output = fused_attention(kernel.removesuffix("_plain"), call)
         if q.requires_grad:

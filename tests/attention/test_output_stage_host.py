@@ -103,6 +103,12 @@ LARGE = [
     Case("large_head", "rms", 3, 20, 9, 18, biases=2, deterministic=True),
     Case("large_head", "rms", 32, 128, 3, 5, B=1, dtype=BF16),
     Case("large_head", "rms", 32, 64, 9, 11, B=1, dtype=FP16),
+    # Linear value networks.
+    Case("large_head", "rms", 8, 64, 33, 33, value="linear", causal=True, dtype=BF16),
+    Case("large_head", "rms", 5, 24, 17, 9, value="linear", deterministic=True, dtype=FP16),
+    Case("large_head", "rows", 12, 32, 9, 18, value="linear", factors=2, dtype=BF16),
+    Case("large_head", "plain", 8, 32, 20, 24, value="linear", biases=1, dtype=BF16),
+    Case("large_head", "rms", 8, 64, 20, 40, value="linear", causal=True),
 ]
 DECODE = [
     Case("decode", "plain", 8, 64, 1, 200),
@@ -400,7 +406,11 @@ def test_says_why_it_cannot_run(message, row_factor, output):
 @pytest.mark.parametrize("output", ["plain", "expected", "rms"])
 @pytest.mark.parametrize(
     ("normalisation", "value", "H", "D"),
-    [("rms_head", "hidden", 8, 4), ("rms_head", "hidden", 8, 32), ("none", "residual", 3, 4)],
+    [
+        *[("rms_head", "hidden", 8, 4), ("rms_head", "hidden", 8, 32), ("none", "residual", 3, 4)],
+        *[("rms_head", "activated", 8, 32), ("rms_head", "pooled", 8, 32)],
+        ("rms_head", "residual", 8, 32),
+    ],
 )
 def test_dispatch_knows_the_members(normalisation, value, H, D, output, causal, padded):
     q, k, v = (torch.randn(2, 5, H, D) for _ in "qkv")

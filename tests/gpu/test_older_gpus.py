@@ -25,9 +25,10 @@ def older(request, monkeypatch):
 @pytest.mark.usefixtures("older")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_output_and_gradients(dtype, deterministic, monkeypatch):
+@pytest.mark.parametrize("value", ["hidden", "linear"])
+def test_output_and_gradients(dtype, deterministic, value, monkeypatch):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
     torch.manual_seed(0)
     for heads, width in ((8, 64), (4, 32)):
         tensors = (normal(2, 130, heads, width, dtype=dtype) for _ in "qkv")
-        check(*tensors, causal=True, phi="silu")
+        check(*tensors, causal=True, value=value, phi="silu")

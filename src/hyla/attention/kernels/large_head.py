@@ -22,7 +22,7 @@ from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import NORMALISATIONS, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.output_stage import Output, describe
-from hyla.attention.kernels.plans import plain, tensor_core
+from hyla.attention.kernels.plans import linear, plain, tensor_core
 from hyla.attention.kernels.plans.plain import PlainPlan
 from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
 from hyla.attention.kernels.tensors import (
@@ -54,6 +54,8 @@ def why_unsupported(call: Call) -> str | None:
     reason = call.formula.why_unsupported(VALUES, (*NORMALISATIONS, *_SOFTMAXES))
     if reason is not None:
         return reason
+    if call.formula.has_softmax and call.formula.value != "hidden":
+        return "of softmaxes it takes that of the hidden value network"
     if call.multiplier is not None:
         return "a code multiplier (attention dropout) is for heads up to 16"
     heads, width = call.q.shape[2:]
@@ -243,8 +245,9 @@ def _first_plan(
     pass_name: str, heads: int, width: int, dtype: torch.dtype, device: torch.device, value: str
 ) -> Plan | None:
     candidates = plain.plans(pass_name, heads, width)
-    if dtype in tensor_core.DTYPES and value == "hidden":
-        candidates = (*tensor_core.plans(pass_name, heads, width), *candidates)
+    if dtype in tensor_core.DTYPES:
+        tiled = linear if value == "linear" else tensor_core
+        candidates = (*tiled.plans(pass_name, heads, width), *candidates)
     room = nvrtc.shared_memory(device) + nvrtc.RESERVED
     for plan in candidates:
         if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + nvrtc.RESERVED) <= room:

@@ -9,17 +9,17 @@ import torch
 
 DTYPES = (torch.bfloat16, torch.float16)
 
-_COMMON = (
+COMMON_SOURCES = (
     *("phi.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
     "large_head.cuh",
 )
 _SOURCES = {
-    "forward": (*_COMMON, "large_head_forward.cu"),
-    "query": (*_COMMON, "large_head_backward.cu"),
-    "key": (*_COMMON, "large_head_backward.cu"),
+    "forward": (*COMMON_SOURCES, "large_head_forward.cu"),
+    "query": (*COMMON_SOURCES, "large_head_backward.cu"),
+    "key": (*COMMON_SOURCES, "large_head_backward.cu"),
 }
-_MAX_HEADS = 32
-_WARPS = 8  # whose threads, with 255 registers each, fill a multiprocessor
+MAX_HEADS = 32
+WARPS = 8  # whose threads, with 255 registers each, fill a multiprocessor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +70,18 @@ class TensorCorePlan:
 @functools.cache
 def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     """List plans, the best first, as measured on an H200 (docs/kernel.md)."""
-    if heads > _MAX_HEADS:
+    if heads > MAX_HEADS:
         return ()
     slices = TensorCorePlan.padded(width) // 16
     if pass_name == "forward":
         eights = 2 if heads <= 16 else 1  # of queries a warp: their outputs are registers
-        queries = 8 * eights * _WARPS // slices
+        queries = 8 * eights * WARPS // slices
         tiles = [(queries, keys) for keys in (64, 32, 16)]
-        return tuple(TensorCorePlan(queries=q, keys=k, warps=_WARPS) for q, k in tiles)
+        return tuple(TensorCorePlan(queries=q, keys=k, warps=WARPS) for q, k in tiles)
     # Of 32 keys a query's gradient is added up before it goes to memory; but those of so many keys
     # are registers.
     tiles = [(16, 32, 2)] if pass_name == "key" and heads * width <= 512 else []
     tiles += [(16, 16, 2), (8, 16, 2), (8, 16, 1)]
     return tuple(
-        TensorCorePlan(queries=q, keys=k, warps=_WARPS, stages=stages) for q, k, stages in tiles
+        TensorCorePlan(queries=q, keys=k, warps=WARPS, stages=stages) for q, k, stages in tiles
     )
