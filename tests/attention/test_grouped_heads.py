@@ -148,11 +148,13 @@ UNIT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-20}
         (12, 4, 32, torch.bfloat16, HIDDEN),
         (8, 2, 64, torch.bfloat16, SOFTMAX),
         (8, 2, 64, torch.bfloat16, "linear_rmshead"),
+        (32, 8, 64, torch.bfloat16, HIDDEN),
+        (12, 4, 128, torch.bfloat16, HIDDEN),
         # In plain arithmetic.
         (8, 2, 64, torch.float32, HIDDEN),
         (3, 1, 32, torch.float32, HIDDEN),
         (8, 2, 64, torch.float32, "linear_rmshead"),
-        (32, 8, 64, torch.bfloat16, HIDDEN),
+        (40, 8, 64, torch.bfloat16, HIDDEN),
         # Small heads.
         (8, 2, 4, torch.float32, HIDDEN),
         (6, 1, 8, torch.float32, "softmax"),

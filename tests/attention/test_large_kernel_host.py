@@ -81,10 +81,19 @@ CASES = [
     Case(16, 64, 18, 18, causal=True, padding=True, B=2),
     Case(24, 32, 10, 20, phi="gelu_tanh"),
     Case(1, 24, 5, 3, causal=True, normalisation="none"),
-    # Too wide for tensor cores, or float32: plain arithmetic.
-    Case(32, 64, 9, 11, causal=True),
-    Case(16, 128, 5, 9, padding=True, deterministic=True, dtype=torch.float16),
-    Case(32, 128, 3, 5),
+    # Rows that a cluster of two or four blocks shares.
+    Case(32, 64, 33, 33, causal=True),
+    Case(32, 64, 17, 40, B=2, biases=2, padding=True, deterministic=True),
+    Case(16, 128, 20, 35, causal=True, padding=True, deterministic=True, dtype=torch.float16),
+    Case(32, 128, 40, 40, causal=True, phi="gelu"),
+    Case(32, 128, 9, 20, biases=1, normalisation="none", deterministic=True),
+    Case(20, 48, 18, 17, B=2, biases=1, causal=True, phi="gelu_tanh"),
+    Case(12, 100, 33, 18, padding=True),
+    Case(17, 128, 3, 5, normalisation="none", phi="identity"),
+    # More than 32 heads, or float32: plain arithmetic.
+    Case(40, 64, 9, 11, causal=True),
+    Case(48, 32, 5, 9, padding=True, deterministic=True, dtype=torch.float16),
+    Case(64, 64, 3, 5),
     Case(8, 64, 40, 20, causal=True, dtype=torch.float32),
     Case(8, 64, 20, 40, B=2, biases=1, padding=True, deterministic=True, dtype=torch.float32),
     Case(3, 32, 9, 18, B=2, biases=2, causal=True, phi="gelu", dtype=torch.float32),
@@ -172,6 +181,11 @@ def test_every_length_in_plain_arithmetic(tokens):
     test_output_and_gradients(Case(3, 32, tokens, tokens, causal=True, dtype=torch.float32))
 
 
+@pytest.mark.parametrize("tokens", [1, 2, 15, 16, 31, 49])
+def test_every_length_of_a_wide_row(tokens):
+    test_output_and_gradients(Case(16, 128, tokens, tokens, causal=True))
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(32, 32), (32, 64), (64, 16), (64, 64), (128, 16)])
 def test_every_forward_plan_computes_the_same(queries, keys):
     case = Case(8, 32, 70, 40, causal=True)
@@ -217,10 +231,18 @@ def test_relu_where_all_hidden_units_of_a_pair_agree():
     assert relative_error(got, want) < 2**-7
 
 
-@pytest.mark.parametrize("value", ["hidden", "linear"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_packed_sequences_do_not_see_each_other(dtype, value):
-    case = Case(8, 32, 37, 37, causal=True, value=value, dtype=dtype)
+@pytest.mark.parametrize(
+    ("heads", "width", "value", "dtype"),
+    [
+        (8, 32, "hidden", torch.bfloat16),
+        (16, 128, "hidden", torch.bfloat16),
+        (8, 32, "linear", torch.bfloat16),
+        (8, 32, "hidden", torch.float32),
+        (8, 32, "linear", torch.float32),
+    ],
+)
+def test_packed_sequences_do_not_see_each_other(heads, width, value, dtype):
+    case = Case(heads, width, 37, 37, causal=True, value=value, dtype=dtype)
     (q, k, v, _), _, upstream = draw(case)
     starts = torch.tensor([0, 5, 5, 22, 37], dtype=torch.int32)
     leaves = [x.requires_grad_() for x in (q, k, v)]
@@ -292,8 +314,10 @@ def some_of(bias):
         Case(24, 32, 9, 9, biases=1),
         Case(8, 64, 20, 9, B=2, biases=1, causal=True, value="linear"),
         Case(12, 32, 9, 18, biases=1, padding=True, deterministic=True, value="linear"),
-        # Too wide for tensor cores, or float32: plain arithmetic.
         Case(32, 64, 9, 11, biases=1),
+        Case(20, 128, 9, 18, biases=1, causal=True, normalisation="none", deterministic=True),
+        # More than 32 heads, or float32: plain arithmetic.
+        Case(40, 64, 9, 11, biases=1),
         Case(8, 64, 20, 9, B=2, biases=1, padding=True, dtype=torch.float32),
         Case(3, 32, 9, 18, B=2, biases=2, causal=True, deterministic=True, dtype=torch.float32),
         Case(3, 32, 9, 9, biases=1, normalisation="none", dtype=torch.float32),
@@ -442,18 +466,42 @@ def test_a_missing_barrier_is_noticed(tmp_path, monkeypatch):
         test_output_and_gradients(Case(3, 32, 32, 18, dtype=torch.float32))
 
 
-def test_rows_too_wide_for_tensor_cores_take_plain_arithmetic():
+@pytest.mark.parametrize(
+    "barrier",
+    [
+        "    meet();\n    sum[0]",  # squares
+        "    meet();\n#if SPLIT == 1\n#pragma",  # codes
+        "    meet();\n    float ds",  # their gradients
+    ],
+)
+def test_a_missing_barrier_of_a_cluster_is_noticed(barrier, tmp_path, monkeypatch):
+    def alone(*names):
+        sources = read_sources(*names)
+        if "large_head_backward.cu" not in names:
+            return sources
+        assert sources.count(barrier) == 1
+        return sources.replace(barrier, barrier.replace("meet", "__syncthreads"))
+
+    monkeypatch.setattr(large_head, "read_sources", alone)
+    monkeypatch.setattr(large_head, "load_kernel", HostBuilds(tmp_path).load_kernel)
+    with pytest.raises(AssertionError, match=r"d[qkv]"):
+        test_output_and_gradients(Case(16, 128, 18, 18))
+
+
+def test_wide_rows_are_split_and_too_many_heads_take_plain_arithmetic():
     def plans(heads, width, dtype=torch.bfloat16, value="hidden"):
         q = torch.zeros(1, 4, heads, width, dtype=dtype)
-        passes = ("forward", "query", "key")
-        return [type(large_head.choose_plan(name, q, value)) for name in passes]
+        return [large_head.choose_plan(name, q, value) for name in ("forward", "query", "key")]
 
-    assert plans(16, 64) == [TensorCorePlan] * 3
-    assert plans(32, 64) == [TensorCorePlan, PlainPlan, PlainPlan]
-    assert plans(32, 128) == [PlainPlan] * 3
-    assert plans(8, 64, torch.float32) == [PlainPlan] * 3
-    assert plans(16, 64, value="linear") == [LinearPlan] * 3
-    assert plans(32, 128, value="linear") == [PlainPlan] * 3
+    for heads, width, split in ((16, 64, 1), (32, 64, 2), (9, 65, 2), (17, 33, 2), (32, 128, 4)):
+        chosen = plans(heads, width)
+        assert all(isinstance(plan, TensorCorePlan) for plan in chosen)
+        assert [plan.split for plan in chosen] == [split] * 3
+    for wide in (plans(33, 64), plans(64, 32), plans(8, 64, torch.float32)):
+        assert all(isinstance(plan, PlainPlan) for plan in wide)
+    assert all(isinstance(plan, LinearPlan) for plan in plans(16, 64, value="linear"))
+    for wide in (plans(32, 128, value="linear"), plans(33, 64, value="linear")):
+        assert all(isinstance(plan, PlainPlan) for plan in wide)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -78,6 +78,8 @@ class Case:
 
 CASES = [
     Case(8, 64, 17, 17, causal=True),
+    Case(32, 64, 33, 33, causal=True),
+    Case(12, 128, 9, 18, deterministic=True, output="rms"),
     Case(8, 64, 33, 33, causal=True, deterministic=True, phi="relu"),
     Case(8, 64, 33, 33, B=2, causal=True, output="rms", gain=0.25),
     Case(8, 32, 20, 40, deterministic=True, output="rms"),
@@ -96,6 +98,10 @@ CASES = [
     Case(12, 32, 18, 18, normalised=True, causal=True),
     Case(20, 32, 18, 18, normalised=True, causal=True),
     Case(4, 64, 17, 17, B=3, normalised=True, causal=True, dtype=FP16, deterministic=True),
+    # And where a cluster of blocks shares the heads.
+    Case(32, 64, 33, 33, normalised=True, causal=True),
+    Case(12, 128, 9, 18, normalised=True, deterministic=True, output="rms"),
+    Case(20, 128, 18, 18, normalised=True, causal=True, dtype=FP16),
 ]
 
 
@@ -299,7 +305,7 @@ STARTS = torch.tensor([0, 4], dtype=torch.int32)
         ("nor packed", {"packing": Packing(STARTS, STARTS, 4, 4)}),
         ("one query or as many", {"q": torch.zeros(1, 3, 8, 32, dtype=BF16)}),
         ("tensor cores", dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32))),
-        ("tensor cores", dict.fromkeys("qkv", torch.zeros(1, 4, 32, 128, dtype=BF16))),
+        ("tensor cores", dict.fromkeys("qkv", torch.zeros(1, 4, 40, 64, dtype=BF16))),
         (
             "up to 65535",
             dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32, dtype=BF16).expand(65536, -1, -1, -1)),

@@ -42,6 +42,35 @@ def test_every_head_size(heads, width, dtype):
     check(*(normal(2, 70, heads, width, dtype=dtype) for _ in "qkv"), causal=True, **member)
 
 
+@pytest.mark.parametrize(
+    ("heads", "width"), [(32, 64), (16, 128), (32, 128), (20, 48), (12, 100), (17, 128)]
+)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_rows_that_a_cluster_shares(heads, width, dtype):
+    torch.manual_seed(17)
+    for queries, keys in ((70, 70), (33, 200), (1, 40)):
+        q, k, v = (normal(2, T, heads, width, dtype=dtype) for T in (queries, keys, keys))
+        padding = torch.rand(2, keys, device="cuda") > 0.3
+        for member in ({}, {"normalisation": "none", "phi": "gelu"}):
+            check(q, k, v, causal=True, **member)
+            check(q, k, v, normal(1, heads, queries, keys, dtype=dtype), padding=padding, **member)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(32, 64), (16, 128), (32, 128)])
+def test_rows_that_a_cluster_shares_again_and_again(heads, width):
+    torch.manual_seed(18)
+    tensors = [normal(8, 500, heads, width, dtype=torch.bfloat16) for _ in "qkv"]
+    upstream = torch.randn_like(tensors[0])
+    options = {"causal": True, "deterministic": True, **HYLA}
+    dtype = torch.bfloat16
+    runs = [with_gradients(fused, tensors, None, upstream, dtype, **options) for _ in range(5)]
+    for run in runs[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(run, runs[0], strict=True))
+    atomic = with_gradients(fused, tensors, None, upstream, dtype, causal=True, **HYLA)
+    for mine, other in zip(atomic, runs[0], strict=True):
+        assert ((mine - other).norm() / other.norm()).item() < 1e-3
+
+
 @pytest.mark.parametrize("phi", PHIS)
 @pytest.mark.parametrize("normalisation", ["rms_head", "none"])
 def test_every_member_with_masks_and_unequal_lengths(normalisation, phi):
@@ -72,8 +101,8 @@ def test_bias_and_its_gradient(biases, deterministic, monkeypatch):
 def test_a_bias_of_minus_infinity_masks_the_pair(deterministic, normalisation, dtype):
     torch.manual_seed(15)
     options = {"causal": True, "normalisation": normalisation, "deterministic": deterministic}
-    for heads in (8, 12, 24):
-        q, k, v = (normal(4, 50, heads, 32, dtype=dtype) for _ in "qkv")
+    for heads, width in ((8, 32), (12, 32), (24, 32), (32, 64), (16, 128)):
+        q, k, v = (normal(4, 50, heads, width, dtype=dtype) for _ in "qkv")
         check_bias_of_minus_infinity(q, k, v, normal(2, heads, 50, 50), **options)
 
 
@@ -158,11 +187,12 @@ def test_memory_grows_with_the_tokens_not_with_their_square():
     assert peak(4096) < 4.5 * peak(1024)
 
 
-def test_packed_sequences():
+@pytest.mark.parametrize(("heads", "width"), [(8, 64), (16, 128)])
+def test_packed_sequences(heads, width):
     torch.manual_seed(9)
     lengths = [5, 0, 130, 64, 1]
     starts = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
-    leaves = [normal(200, 8, 64, dtype=torch.bfloat16).requires_grad_() for _ in "qkv"]
+    leaves = [normal(200, heads, width, dtype=torch.bfloat16).requires_grad_() for _ in "qkv"]
     upstream = torch.randn_like(leaves[0])
     packed = packed_attention(*leaves, cu_seqlens=starts, causal=True, backend="fused")
     gradients = torch.autograd.grad(packed, leaves, upstream)

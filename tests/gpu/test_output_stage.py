@@ -19,6 +19,7 @@ KERNELS = [
     ("small_head", 16, 4, torch.float32),
     ("small_head", 8, 2, torch.bfloat16),
     ("tensor cores", 8, 64, torch.bfloat16),
+    ("a cluster of blocks", 16, 128, torch.bfloat16),
     ("plain arithmetic", 8, 64, torch.float32),
 ]
 

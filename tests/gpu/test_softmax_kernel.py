@@ -26,7 +26,8 @@ def test_every_length(tokens, causal, normalisation):
 
 
 @pytest.mark.parametrize(
-    ("heads", "width"), [(3, 32), (4, 128), (8, 32), (8, 80), (16, 64), (5, 24)]
+    ("heads", "width"),
+    [(3, 32), (4, 128), (8, 32), (8, 80), (16, 64), (5, 24), (32, 64), (12, 128)],
 )
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @with_and_without_rms_head

@@ -1,4 +1,4 @@
-// Enough of CUDA to run a kernel on the CPU, one block at a time.
+// Enough of CUDA to run a kernel on the CPU, one block at a time, or one cluster of blocks.
 //
 // The threads of a block are fibres that take turns. A lane that exchanges values leaves its own
 // in a slot and lets the others run; when its turn comes again, all lanes of its warp have left
@@ -19,6 +19,7 @@
 #define __shared__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(...)
 
 struct Index {
@@ -67,7 +68,12 @@ static float rsqrtf(float x) { return 1.f / sqrtf(x); }
 static float __fdividef(float x, float y) { return x / y; }
 static void atomicAdd(float *to, float x) { *to += x; }
 
-alignas(1024) uint4 dynamic[227 * 1024 / 16];  // the shared memory of a block
+#ifndef SPLIT
+#define SPLIT 1  // blocks of a cluster
+#endif
+
+constexpr size_t SHARED_BYTES = 227 * 1024;
+alignas(1024) uint4 dynamic[SPLIT * SHARED_BYTES / 16];  // the shared memory of each block
 
 namespace block {
 constexpr int WARP_SIZE = 32, MOST_THREADS = 1024, WORDS = 8;
@@ -75,14 +81,14 @@ constexpr size_t STACK = 1 << 17;
 struct Fibre {
     ucontext_t start;
     jmp_buf resume;
-    bool started, finished;
-    unsigned exchanges, barriers, slot[2][WORDS];
+    bool started, finished, waits_for_cluster;
+    unsigned exchanges, barriers, cluster_barriers, slot[2][WORDS];
     char stack[STACK];
 };
 static Fibre *fibre = new Fibre[MOST_THREADS];
 static ucontext_t home;
 static jmp_buf scheduler;
-static int current, threads;
+static int current, threads;  // of a block; the fibres of a cluster lie one block after the other
 
 static void yield() {  // setjmp and not swapcontext: that one calls the kernel each time
     if (_setjmp(fibre[current].resume) == 0) _longjmp(scheduler, 1);
@@ -111,18 +117,26 @@ static const unsigned *left_by(int lane, unsigned set) {
 }
 }  // namespace block
 
-static void __syncthreads() {
-    const unsigned mine = ++block::fibre[block::current].barriers;
+namespace block {
+// Wait for `count` fibres from `first` on to have counted as far.
+static void wait_for(unsigned Fibre::*counter, int first, int count) {
+    const unsigned mine = ++(fibre[current].*counter);
     for (bool waiting = true; waiting;) {
-        block::yield();
+        yield();
         waiting = false;
-        for (int i = 0; i < block::threads; ++i) {
-            const block::Fibre &other = block::fibre[i];
-            if (other.barriers >= mine) continue;
-            if (other.finished) block::fail("waits for a thread that has ended");
+        for (int i = first; i < first + count; ++i) {
+            const Fibre &other = fibre[i];
+            if (other.*counter >= mine) continue;
+            if (other.finished) fail("waits for a thread that has ended");
             waiting = true;
         }
     }
+}
+}  // namespace block
+
+static void __syncthreads() {
+    const int first = block::current / block::threads * block::threads;
+    block::wait_for(&block::Fibre::barriers, first, block::threads);
 }
 
 static void __syncwarp() { block::exchange(nullptr, 0); }
@@ -139,6 +153,7 @@ static T __shfl_xor_sync(unsigned, T x, int mask) {
 #include KERNEL_SOURCE
 
 static const Arguments *arguments;
+static unsigned first_block;  // of the cluster
 
 static void run_thread() {
     ENTRY(*arguments);
@@ -149,11 +164,26 @@ static void run_thread() {
 static void resume(int thread) {
     block::Fibre &fibre = block::fibre[thread];
     block::current = thread;
-    threadIdx.x = thread;
+    threadIdx.x = thread % block::threads;
+    blockIdx.x = first_block + thread / block::threads;
     if (_setjmp(block::scheduler) != 0) return;
     if (fibre.started) _longjmp(fibre.resume, 1);
     fibre.started = true;
     setcontext(&fibre.start);
+}
+
+// Run each thread of a block to its next stop; whether any did more than wait for its cluster.
+static bool run_all_once(int first, bool ascending) {
+    bool went_on = false;
+    for (int turn = 0; turn < block::threads; ++turn) {
+        const int thread = first + (ascending ? turn : block::threads - 1 - turn);
+        const block::Fibre &fibre = block::fibre[thread];
+        if (fibre.finished) continue;
+        const unsigned barriers = fibre.cluster_barriers;
+        resume(thread);
+        went_on = went_on || !fibre.waits_for_cluster || fibre.cluster_barriers != barriers;
+    }
+    return went_on;
 }
 
 #ifdef SHARED_STRUCT
@@ -163,33 +193,37 @@ extern "C" size_t shared_bytes() { return sizeof(SHARED_STRUCT); }
 extern "C" void launch(int blocks, int threads, const Arguments *given, size_t shared_bytes) {
     arguments = given;
     block::threads = threads;
-    for (int index = 0; index < blocks; ++index) {
-        blockIdx.x = index;
+    if (blocks % SPLIT != 0 || SPLIT * threads > block::MOST_THREADS) block::fail("a part of a cluster");
+    for (int cluster = 0; cluster < blocks / SPLIT; ++cluster) {
+        first_block = cluster * SPLIT;
         memset(dynamic, 0xff, sizeof dynamic);  // NaNs: what is read must have been written
-        for (int thread = 0; thread < threads; ++thread) {
+        for (int thread = 0; thread < SPLIT * threads; ++thread) {
             block::Fibre &fibre = block::fibre[thread];
-            fibre.started = fibre.finished = false;
-            fibre.exchanges = fibre.barriers = 0;
+            fibre.started = fibre.finished = fibre.waits_for_cluster = false;
+            fibre.exchanges = fibre.barriers = fibre.cluster_barriers = 0;
             getcontext(&fibre.start);
             fibre.start.uc_stack.ss_sp = fibre.stack;
             fibre.start.uc_stack.ss_size = block::STACK;
             fibre.start.uc_link = nullptr;
             makecontext(&fibre.start, run_thread, 0);
         }
+        // A missing barrier shows only if the reader comes before the writer, so every other block
+        // (or cluster) starts with the last thread, and a block runs as far as it can alone.
+        const bool ascending = cluster % 2 == 0;
         for (bool running = true; running;) {
             running = false;
-            for (int turn = 0; turn < threads; ++turn) {
-                // A missing barrier shows only if the reader comes before the writer, so every
-                // other block starts with the last thread.
-                const int thread = index % 2 == 0 ? turn : threads - 1 - turn;
-                if (block::fibre[thread].finished) continue;
-                resume(thread);
-                running = true;
+            for (int turn = 0; turn < SPLIT; ++turn) {
+                const int first = (ascending ? turn : SPLIT - 1 - turn) * threads;
+                while (run_all_once(first, ascending)) running = true;
             }
         }
+        for (int thread = 0; thread < SPLIT * threads; ++thread) {
+            if (!block::fibre[thread].finished) block::fail("waits for a cluster that does not come");
+        }
         const unsigned char *memory = reinterpret_cast<unsigned char *>(dynamic);
-        for (size_t i = shared_bytes; i < sizeof dynamic; ++i) {
-            if (memory[i] != 0xff) block::fail("wrote behind the shared memory it asked for");
+        for (size_t i = 0; i < sizeof dynamic; ++i) {
+            if (i % SHARED_BYTES < shared_bytes || memory[i] == 0xff) continue;
+            block::fail("wrote behind the shared memory it asked for");
         }
     }
 }

@@ -44,7 +44,8 @@ class HostBuilds:
     def __init__(self, folder: Path, hardware: dict[str, Path] | None = None):
         """`hardware` are more sources that a CPU has something else for, in a file."""
         self.folder = folder
-        self.hardware = {read_sources("tensor_core.cuh"): HERE / "tensor_core_host.h"}
+        ours = {"tensor_core.cuh": "tensor_core_host.h", "cluster.cuh": "cluster_host.h"}
+        self.hardware = {read_sources(name): HERE / host for name, host in ours.items()}
         self.hardware |= hardware or {}
         self.kernels = {}
 

@@ -41,13 +41,17 @@ static int host_lane() { return block::current % block::WARP_SIZE; }
 
 typedef unsigned Shared;  // an address in shared memory, in bytes
 
+static char *host_memory() {  // of the block
+    return reinterpret_cast<char *>(dynamic) + block::current / block::threads * SHARED_BYTES;
+}
+
 static Shared shared_address(const void *at) {
-    return static_cast<Shared>(static_cast<const char *>(at) - reinterpret_cast<char *>(dynamic));
+    return static_cast<Shared>(static_cast<const char *>(at) - host_memory());
 }
 
 static Half *at_address(Shared at, const char *what) {  // 16 bytes of shared memory
-    if (at % 16 != 0 || at + 16 > sizeof dynamic) block::fail(what);
-    return reinterpret_cast<Half *>(reinterpret_cast<char *>(dynamic) + at);
+    if (at % 16 != 0 || at + 16 > SHARED_BYTES) block::fail(what);
+    return reinterpret_cast<Half *>(host_memory() + at);
 }
 
 // The rows of matrix `i` as the lanes addressed them.

@@ -76,7 +76,7 @@ def why_unsupported(call: Call) -> str | None:
     if too_large is not None or not call.formula.has_softmax:
         return too_large or reason
     if needs_plain_arithmetic(*operands, value):
-        return "a softmax is for tensor cores: bfloat16 or float16, and heads that fit there"
+        return "a softmax is for tensor cores: bfloat16 or float16, up to 32 heads that fit there"
     masked, causal = masked or call.packing is not None, call.formula.causal
     return softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) or reason
 
@@ -248,6 +248,8 @@ def _first_plan(
     if dtype in tensor_core.DTYPES:
         tiled = linear if value == "linear" else tensor_core
         candidates = (*tiled.plans(pass_name, heads, width), *candidates)
+    if capability(device) < tensor_core.CLUSTERS:
+        candidates = tuple(plan for plan in candidates if plan.split == 1)
     room = nvrtc.shared_memory(device) + nvrtc.RESERVED
     for plan in candidates:
         if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + nvrtc.RESERVED) <= room:
@@ -329,7 +331,7 @@ def _launch(
     own, tile = (
         (arguments.keys, plan.keys) if pass_name == "key" else (arguments.queries, plan.queries)
     )
-    blocks = arguments.batch * math.ceil(own / tile)
+    blocks = arguments.batch * math.ceil(own / tile) * plan.split
     if blocks == 0:
         return
     heads, width = call.q.shape[2:]

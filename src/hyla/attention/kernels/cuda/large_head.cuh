@@ -19,9 +19,16 @@
 // it read straight are what p needs (a key, queries × heads); read transposed, what O needs (a
 // query, heads × keys).
 //
+// Rows too wide for one block are shared by a cluster of SPLIT blocks, each on a multiprocessor of
+// its own. Scores need all of d but one head at a time; the value network needs all heads but each d
+// by itself. So a block has some heads of Q and K, all of d, and of V all heads, some of d: nothing
+// is held or computed twice, and what crosses over is small: sums of squares, the code, and in the
+// backward its gradient.
+//
 // Set by the compiler's command line: KIND, HEADS, WIDTH (16, 32, 64 or 128), QUERIES and KEYS
 // (the tile), SHARED_BY (heads of q for each of k and v), WARPS, BLOCKS (that must fit on a
-// multiprocessor), NORMALISED (RMSHead, after a softmax if there is one), SOFTMAX, PHI,
+// multiprocessor), SPLIT (blocks of a cluster), NORMALISED (RMSHead, after a softmax if there is
+// one), SOFTMAX, PHI,
 // BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, OUTPUT (output.cuh; the backward knows of a
 // gain alone), and for the backward PASS, STAGES, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
 
@@ -29,64 +36,124 @@ constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;
 constexpr int GROUPS = HEADS <= 8 ? 1 : HEADS <= 16 ? 2 : 4;  // of eight heads; missing are zeros
 constexpr int ALL_HEADS = 8 * GROUPS;
-constexpr int SLICES = WIDTH / 16;
-constexpr int TOKEN = ALL_HEADS * WIDTH;  // halves
+constexpr int OWN_GROUPS = GROUPS / SPLIT, OWN_HEADS = ALL_HEADS / SPLIT;  // of Q and K
+constexpr int SHARE = WIDTH / SPLIT;                                       // of d, of the rest
+constexpr int SLICES = SHARE / 16;
+constexpr int TOKEN = ALL_HEADS * SHARE;  // halves
+static_assert(GROUPS % SPLIT == 0 && SHARE % 16 == 0, "every block has as much as the others");
 static_assert(WARPS % 8 == 0 && QUERIES % 8 == 0 && KEYS % 16 == 0, "rows come in eights");
 static_assert(WIDTH % 16 == 0 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH <= 128, "size of a head");
 
 DEVICE int my_lane() { return static_cast<int>(threadIdx.x % WARP); }
 DEVICE int my_warp() { return static_cast<int>(threadIdx.x / WARP % WARPS); }
 
+// Which of its cluster a block is; its first head of Q and K, and the first of its share of d.
+DEVICE int my_rank() { return SPLIT == 1 ? 0 : static_cast<int>(blockIdx.x % SPLIT); }
+DEVICE int my_first_head() { return my_rank() * OWN_HEADS; }
+DEVICE int my_first_d() { return my_rank() * SHARE; }
+
+// What the blocks of a cluster do together.
+DEVICE int my_task() { return static_cast<int>(blockIdx.x / SPLIT); }
+
+// Whether one of the block's heads exists. Those that do not lie behind those that do.
+DEVICE bool exists(int own_head) {
+    return ALL_HEADS == HEADS || my_first_head() + own_head < HEADS;
+}
+
+// The same place in the i-th block of the cluster from this one on.
+template <typename T>
+DEVICE T *in_cluster(T *at, int i) {
+    return i == 0 ? at : in_block(at, (my_rank() + i) % SPLIT);
+}
+
+// A barrier that orders what blocks wrote to each other; of one block, nothing but its own.
+DEVICE void meet() {
+    if constexpr (SPLIT > 1) cluster_barrier();
+    else __syncthreads();
+}
+
 // ---------------------------------------------------------------- rows in shared memory
 
-// A row is WIDTH halves in pieces of 16 bytes; eight rows, up to 64 of d, lie together. A matrix is
-// the same piece of eight rows, which must lie in different banks: the row's `turn` is XORed to the
-// number of the piece. Addresses are built so that from there on constants are added or XORed.
-constexpr int PANEL = WIDTH < 64 ? WIDTH : 64;
-constexpr int PIECES = PANEL / 8;
-constexpr int EIGHT_ROWS = 8 * PANEL * 2;  // bytes
-constexpr int ROW = WIDTH * 2;             // bytes that eight rows take, divided by eight
+// A row is LENGTH halves in pieces of 16 bytes; eight rows, up to 64 of d, lie together. A matrix
+// is the same piece of eight rows, which must lie in different banks: the row's `turn` is XORed to
+// the number of the piece. Addresses are built so that from there on constants are added or XORed.
+template <int LENGTH>
+struct Rows {
+    static constexpr int ROW_PIECES = LENGTH / 8, ROW_SLICES = LENGTH / 16;
+    static constexpr int PANEL = LENGTH < 64 ? LENGTH : 64;
+    static constexpr int PIECES = PANEL / 8;
+    static constexpr int EIGHT_ROWS = 8 * PANEL * 2;  // bytes
+    static constexpr int ROW = LENGTH * 2;            // bytes that eight rows take, divided by eight
 
-DEVICE Shared place(int row, int piece, int turn) {
-    return (row / 8 * (WIDTH / PANEL) + piece / PIECES) * EIGHT_ROWS + row % 8 * (2 * PANEL) +
-           ((piece % PIECES) ^ (turn % PIECES)) * 16;
-}
+    static DEVICE Shared place(int row, int piece, int turn) {
+        return (row / 8 * (LENGTH / PANEL) + piece / PIECES) * EIGHT_ROWS + row % 8 * (2 * PANEL) +
+               ((piece % PIECES) ^ (turn % PIECES)) * 16;
+    }
 
-DEVICE Shared place(int row, int piece) { return place(row, piece, row / (8 / PIECES)); }
+    static DEVICE Shared place(int row, int piece) {
+        return place(row, piece, row / (8 / PIECES));
+    }
 
-// From a piece in the first 2 (or 4) of a row to the one `pieces`, a multiple of 2 (or 4), on.
-DEVICE Shared pieces_on(Shared at, int pieces) {
-    return (at ^ (pieces % PIECES * 16)) + pieces / PIECES * EIGHT_ROWS;
-}
+    // From a piece in the first 2 (or 4) of a row to the one `pieces`, a multiple of 2 (or 4), on.
+    static DEVICE Shared pieces_on(Shared at, int pieces) {
+        return (at ^ (pieces % PIECES * 16)) + pieces / PIECES * EIGHT_ROWS;
+    }
 
-// Where in a tile of `tokens` a head of a token lies. What is multiplied head by head (Q and K) lies
-// by heads; what is multiplied token by token (V and G), by tokens.
-template <int TOKENS>
-struct ByHead {
-    static DEVICE int row(int token, int head) { return head * TOKENS + token; }
+    // Where a lane finds its rows of the left side of a product, and of the right side, of which one
+    // load serves two eights of rows, or two slices.
+    static DEVICE Shared left_rows(int row) { return place(row + my_lane() % 16, my_lane() / 16); }
+
+    template <int UNIT>
+    static DEVICE Shared right_rows(int row) {
+        const int lane = my_lane();
+        if constexpr (UNIT == 2) return place(row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+        return place(row + lane % 8, smaller(lane / 8, ROW_PIECES - 1));  // or anything, of no slice
+    }
 };
-struct ByToken {
+
+// Where in a tile of `tokens` a head of a token lies, and which part of a token the block has. What
+// is multiplied head by head (Q and K) lies by heads; what is multiplied token by token (V and G), by
+// tokens.
+typedef Rows<WIDTH> HeadRows;
+typedef Rows<SHARE> ShareRows;
+
+template <int TOKENS>
+struct ByHead : HeadRows {
+    static constexpr int TILE_HEADS = OWN_HEADS;
+    static DEVICE int row(int token, int head) { return head * TOKENS + token; }
+    static DEVICE int first_head() { return my_first_head(); }
+    static DEVICE int first_d() { return 0; }
+};
+struct ByToken : ShareRows {
+    static constexpr int TILE_HEADS = ALL_HEADS;
     static DEVICE int row(int token, int head) { return token * ALL_HEADS + head; }
+    static DEVICE int first_head() { return 0; }
+    static DEVICE int first_d() { return my_first_d(); }
 };
 
 // Tokens first … first + COUNT - 1, zeros beyond `end`; all threads take part, a warp per token. A
 // head of them that several heads of q share goes to the place of each.
 template <int COUNT, typename Order, int SHARING = 1>
 DEVICE void copy_tokens(Shared tile, const Half *from, const Tensor4 &x, int first, int end) {
-    constexpr int ROW_PIECES = WIDTH / 8, ROUNDS = (HEADS * ROW_PIECES + WARP - 1) / WARP;
+    constexpr int ROW_PIECES = Order::ROW_PIECES;
+    constexpr int MOST_HEADS = smaller(HEADS, Order::TILE_HEADS);
+    constexpr int ROUNDS = (MOST_HEADS * ROW_PIECES + WARP - 1) / WARP;
+    constexpr bool SOME_MISSING = SPLIT > 1 && HEADS < ALL_HEADS;
+    const int first_head = Order::first_head(), heads = smaller(HEADS - first_head, MOST_HEADS);
     const long long step = WARPS * x.token;
-    from += first * x.token;
+    from += first * x.token + Order::first_d();
     end -= first + my_warp();
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
         const int number = round * WARP + my_lane(), head = number / ROW_PIECES;
-        if (HEADS * ROW_PIECES % WARP != 0 && head >= HEADS) break;
+        if ((SOME_MISSING || MOST_HEADS * ROW_PIECES % WARP != 0) && head >= heads) break;
         const int piece = number % ROW_PIECES;
-        const Half *source = from + (my_warp() * x.token + head / SHARING * x.head + piece * 8);
-        const Shared to = tile + place(Order::row(my_warp(), head), piece);
+        const Half *source =
+            from + (my_warp() * x.token + (first_head + head) / SHARING * x.head + piece * 8);
+        const Shared to = tile + Order::place(Order::row(my_warp(), head), piece);
 #pragma unroll
         for (int token = 0; token < COUNT; token += WARPS, source += step) {
-            copy_async(to + Order::row(token, 0) * ROW, source, token < end);
+            copy_async(to + Order::row(token, 0) * Order::ROW, source, token < end);
         }
     }
 }
@@ -94,10 +161,13 @@ DEVICE void copy_tokens(Shared tile, const Half *from, const Tensor4 &x, int fir
 // Heads that do not exist are zeros from the start, since no copy touches them.
 template <int COUNT, typename Order>
 DEVICE void clear_missing_heads(Half *tile) {
-    constexpr int ROW_PIECES = WIDTH / 8;
-    for (unsigned i = threadIdx.x; i < (ALL_HEADS - HEADS) * COUNT * ROW_PIECES; i += THREADS) {
-        const int row = Order::row(i / ROW_PIECES % COUNT, HEADS + i / (ROW_PIECES * COUNT));
-        char *at = reinterpret_cast<char *>(tile) + place(row, i % ROW_PIECES);
+    if constexpr (ALL_HEADS == HEADS) return;
+    constexpr int ROW_PIECES = Order::ROW_PIECES;
+    const int heads = smaller(Order::TILE_HEADS, larger(HEADS - Order::first_head(), 0));
+    const unsigned pieces = (Order::TILE_HEADS - heads) * COUNT * ROW_PIECES;
+    for (unsigned i = threadIdx.x; i < pieces; i += THREADS) {
+        const int row = Order::row(i / ROW_PIECES % COUNT, heads + i / (ROW_PIECES * COUNT));
+        char *at = reinterpret_cast<char *>(tile) + Order::place(row, i % ROW_PIECES);
         *reinterpret_cast<uint4 *>(at) = make_uint4(0, 0, 0, 0);
     }
 }
@@ -127,13 +197,14 @@ DEVICE Shared code_by_key(int m, int query_of_pair) {
 // heads do not wait for each other; one load of queries serves two eights of them, or two slices.
 template <int COUNT, int UNIT>
 DEVICE void head_scores(float (&score)[COUNT][UNIT][4], Shared keys, Shared queries) {
-    constexpr int STEP = UNIT == 2 ? 1 : 2;
+    constexpr int STEP = UNIT == 2 ? 1 : 2, ROW = HeadRows::ROW, SLICES = HeadRows::ROW_SLICES;
 #pragma unroll
     for (int i = 0; i < COUNT * UNIT * 4; ++i) score[i / (4 * UNIT)][i / 4 % UNIT][i % 4] = 0.f;
 #pragma unroll
     for (int slice = 0; slice < SLICES; slice += STEP) {
-        const Shared right = pieces_on(queries, 2 * slice);
-        const Shared left[2] = {pieces_on(keys, 2 * slice), pieces_on(keys, 2 * slice + 2)};
+        const Shared right = HeadRows::pieces_on(queries, 2 * slice);
+        const Shared left[2] = {HeadRows::pieces_on(keys, 2 * slice),
+                                HeadRows::pieces_on(keys, 2 * slice + 2)};
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             float(&first)[4] = score[i][0], (&last)[4] = score[i][UNIT - 1];
@@ -147,16 +218,6 @@ DEVICE void head_scores(float (&score)[COUNT][UNIT][4], Shared keys, Shared quer
             }
         }
     }
-}
-
-// Where the lane finds its rows for them, in a tile that lies by heads.
-DEVICE Shared left_rows(int row) { return place(row + my_lane() % 16, my_lane() / 16); }
-
-template <int UNIT>
-DEVICE Shared right_rows(int row) {
-    const int lane = my_lane();
-    if constexpr (UNIT == 2) return place(row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    return place(row + lane % 8, smaller(lane / 8, WIDTH / 8 - 1));  // or anything, of no slice
 }
 
 // Which key and query of 16 keys × 8 queries a lane's four scores belong to.
@@ -257,8 +318,9 @@ DEVICE int other_of_row() { return GROUPS == 1 ? my_lane() / 16 : my_lane() / 8 
 // [16 of d × heads] of two neighbouring tokens: the left side.
 DEVICE Shared heads_of_two(int slice) {
     const int next = my_lane() / 16;
-    return place(ByToken::row(GROUPS == 1 ? next : 0, (GROUPS == 1 ? 0 : next * 8) + my_lane() % 8),
-                 2 * slice + my_lane() / 8 % 2);
+    const int head = (GROUPS == 1 ? 0 : next * 8) + my_lane() % 8;
+    return ByToken::place(ByToken::row(GROUPS == 1 ? next : 0, head),
+                          2 * slice + my_lane() / 8 % 2);
 }
 
 DEVICE void load_heads_of_two(Pair (&x)[2][GROUPS][2], Shared at) {
@@ -271,7 +333,7 @@ DEVICE void load_heads_of_two(Pair (&x)[2][GROUPS][2], Shared at) {
         for (int i = 0; i < 2 * GROUPS; i += 2) {
             const int token = i / GROUPS, g = i % GROUPS;
             Pair m[4], (&own)[GROUPS][2] = x[token];
-            load_matrices_transposed(m, at + (token * ALL_HEADS + g * 8) * ROW);
+            load_matrices_transposed(m, at + (token * ALL_HEADS + g * 8) * ByToken::ROW);
             own[g][0] = m[0], own[g][1] = m[1], own[g + 1][0] = m[2], own[g + 1][1] = m[3];
         }
     }

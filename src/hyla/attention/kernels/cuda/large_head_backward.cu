@@ -23,6 +23,8 @@
 //     hidden   each warp 16 of d and 8 keys: p, z, dz, dp, dV; z and dp go to shared memory,
 //              because what follows contracts d, over which they were split
 //     codes'   each warp some keys (dp·V) and some queries (G·z); ds where the latter is
+//              (a cluster: dV of those keys too, and the sums over its own d of the heads that
+//              another block has are sent there)
 //     and for the whole tile
 //     rest     each warp some heads: dK or dQ
 
@@ -31,18 +33,16 @@
 
 constexpr bool KEY_PASS = PASS == PASS_KEY;
 constexpr int QUERY_STAGES = KEY_PASS ? STAGES : 1, KEY_STAGES = KEY_PASS ? 1 : STAGES;
-constexpr int EIGHTS = QUERIES / 8;
-constexpr int KEY_UNITS = KEYS / 16;
-constexpr int UNITS = EIGHTS * KEY_UNITS;
-constexpr int PARTS = WARPS / UNITS;  // warps that share a unit of scores
-constexpr int PART_HEADS = ALL_HEADS / PARTS;
 constexpr int ROUND = SLICES * 16 >= 8 * WARPS ? 16 : smaller(KEYS, 8 * WARPS / SLICES);
 constexpr int ROUNDS = KEYS / ROUND;
-constexpr int TASKS = SLICES * (ROUND / 8);  // of a round
+// Eights of queries of a task: both, which load the same values, unless warps were left without any.
+constexpr int TASK_EIGHTS = SPLIT == 1 || SLICES * (ROUND / 8) >= WARPS ? EIGHTS : 1;
+constexpr int TASKS = SLICES * (ROUND / 8) * (EIGHTS / TASK_EIGHTS);  // of a round
 constexpr int TASKS_PER_WARP = (TASKS + WARPS - 1) / WARPS;
-constexpr int HEADS_PER_WARP = (HEADS + WARPS - 1) / WARPS;
-static_assert(EIGHTS <= 2 && WARPS % UNITS == 0 && ALL_HEADS % PARTS == 0, "scores");
-static_assert(KEYS % ROUND == 0 && ROUND % 16 == 0, "rounds");
+constexpr int BLOCK_HEADS = SPLIT == 1 ? HEADS : OWN_HEADS;
+constexpr int HEADS_PER_WARP = (BLOCK_HEADS + WARPS - 1) / WARPS;
+static_assert(EIGHTS <= 2 && KEYS % ROUND == 0 && ROUND % 16 == 0, "rounds");
+static_assert(SPLIT == 1 || (EIGHTS == 2 && ROUNDS == 1 && STAGES == 1), "tiles of a cluster");
 static_assert(!SOFTMAX || BIAS_GRADIENT == BIAS_GRADIENT_NONE, "its ds is not all of the gradient");
 
 constexpr int PAIR_PITCH = ALL_HEADS + 4;  // floats: [query][key][head]
@@ -50,17 +50,45 @@ constexpr int PAIR_ROW = ROUND * PAIR_PITCH + 8;
 constexpr int SCORE_ROW = KEYS + 8;  // [head][query][key]
 constexpr int SCORE_HEAD = QUERIES * SCORE_ROW + 8;
 
+// Products over d, some of each warp: dp·V of its keys of the round, all queries, and G·z of its
+// queries, all keys of the round, 16 at a time.
+constexpr int OWN_KEYS = ROUND / WARPS;
+constexpr int OWN_QUERIES = (QUERIES + WARPS - 1) / WARPS;
+constexpr int QUERY_UNITS = OWN_QUERIES * (ROUND / 16);
+
+DEVICE int own_key(int i) { return my_warp() + i * WARPS; }
+DEVICE int own_query(int i) { return my_warp() * OWN_QUERIES + i / (ROUND / 16); }
+DEVICE int own_unit(int i) { return i % (ROUND / 16) * 16; }
+
+// What another block of the cluster sends, lane by lane: of the keys 2 (lane / 4) and + 1 of each
+// unit two heads of each eight, over its own d; and Σ_h da a of these keys.
+struct Message {
+    float4 da[OWN_GROUPS][QUERY_UNITS][WARPS][WARP];
+    float2 sum[QUERY_UNITS][WARPS][WARP / 4];
+};
+
 struct Memory {
     Half k[KEY_STAGES][KEYS * TOKEN], v[KEY_STAGES][KEYS * TOKEN];
     Half q[QUERY_STAGES][QUERIES * TOKEN], g[QUERY_STAGES][QUERIES * TOKEN];
-    Half z[QUERIES * ROUND * WIDTH], dp[QUERIES * ROUND * WIDTH];
-    Half code[GROUPS * QUERIES * KEYS * 8];
-    Half ds[ALL_HEADS * SCORE_HEAD];
-    float inverse[QUERIES * KEYS];  // r, and 0 for a masked pair
+#if SPLIT == 1
+    Half z[QUERIES * ROUND * SHARE], dp[QUERIES * ROUND * SHARE];
     union {
-        float4 squares[WARPS][WARP];
+        Squares squares;
         float from_p[QUERIES * PAIR_ROW];  // dp·V
     };
+#else  // a tile has one round, and each of these is read before the next is written
+    union {
+        Squares squares;
+        struct {
+            Half z[QUERIES * ROUND * SHARE], dp[QUERIES * ROUND * SHARE];
+        };
+        float from_p[QUERIES * PAIR_ROW];
+    };
+    Message received[SPLIT - 1];
+#endif
+    Half code[GROUPS * QUERIES * KEYS * 8];
+    Half ds[OWN_HEADS * SCORE_HEAD];
+    float inverse[QUERIES * KEYS];  // r, and 0 for a masked pair
 };
 
 // Where the tokens of a tile lie, and which they are.
@@ -69,118 +97,21 @@ struct Tile {
     int first_query, first_key;
 };
 
-typedef ByHead<QUERIES> QueryOrder;
-typedef ByHead<KEYS> KeyOrder;
-
-// ---------------------------------------------------------------- the code
-
-typedef float Scores[PART_HEADS][1][4];
-
-// Of the lane's four pairs, all heads: r, and 0 for a masked pair.
-DEVICE void inverse_roots(float (&r)[4], Memory &memory, const Scores &score, const Arguments &a,
-                          const Sequence &s, int first_query, int first_key) {
-    float sum[4] = {};
-    if constexpr (NORMALISED) {
-#pragma unroll
-        for (int i = 0; i < PART_HEADS; ++i) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sum[e] += score[i][0][e] * score[i][0][e];
-        }
-    }
-    if constexpr (NORMALISED && PARTS > 1) {
-        memory.squares[my_warp()][my_lane()] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-        __syncthreads();
-        sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part) {
-            const float4 x = memory.squares[my_warp() % UNITS + part * UNITS][my_lane()];
-            sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
-        }
-    }
-    const bool all = all_visible(s, first_query, 8, first_key);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        r[e] = inverse_root(a, sum[e]);
-        if (!all && !visible(a, s, first_query + query_of(e), first_key + key_of(e))) r[e] = 0.f;
-    }
-}
-
-// COUNT neighbouring heads of a pair.
-template <int COUNT>
-DEVICE void store_heads(char *to, const float (&x)[COUNT]) {
-    if constexpr (COUNT == 1) {
-        *reinterpret_cast<Half *>(to) = static_cast<Half>(pack(x[0], 0.f));
-    } else {
-        constexpr int WORDS = COUNT < 4 ? 1 : COUNT < 8 ? 2 : 4;  // up to one group
-#pragma unroll
-        for (int i = 0; i < COUNT; i += 2 * WORDS, to += CODE_GROUP) {
-            Pair w[WORDS];
-#pragma unroll
-            for (int j = 0; j < WORDS; ++j) w[j] = pack(x[i + 2 * j], x[i + 2 * j + 1]);
-            if constexpr (WORDS == 1) *reinterpret_cast<Pair *>(to) = w[0];
-            else if constexpr (WORDS == 2) *reinterpret_cast<uint2 *>(to) = make_uint2(w[0], w[1]);
-            else *reinterpret_cast<uint4 *>(to) = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-    }
-}
-
-DEVICE void write_code(Memory &memory, const Tile &tile, const Arguments &a, const Sequence &s) {
-    const int unit = my_warp() % UNITS, first_head = my_warp() / UNITS * PART_HEADS;
-    const int row = unit % EIGHTS * 8, column = unit / EIGHTS * 16;
-    const int first_query = tile.first_query + row, first_key = tile.first_key + column;
-    float exponent[PART_HEADS][2];
-    if constexpr (SOFTMAX) {  // while the scores are computed
-#pragma unroll
-        for (int i = 0; i < PART_HEADS * 2; ++i) {
-            const int head = smaller(first_head + i / 2, HEADS - 1);
-            exponent[i / 2][i % 2] =
-                __ldg(log_sums_of(a, s, first_query + query_of(i % 2)) + head) * -LOG2_E;
-        }
-    }
-    Scores score;
-    head_scores<PART_HEADS, 1>(
-        score, tile.k + left_rows(KeyOrder::row(column, 0)) + KeyOrder::row(0, first_head) * ROW,
-        tile.q + right_rows<1>(QueryOrder::row(row, 0)) + QueryOrder::row(0, first_head) * ROW);
-#pragma unroll
-    for (int i = 0; i < PART_HEADS; ++i) {
-        if (ALL_HEADS != HEADS && first_head + i >= HEADS) break;
-        add_bias(score[i][0], a, s, first_head + i, first_query, first_key);
-    }
-    if constexpr (SOFTMAX) {
-#pragma unroll
-        for (int i = 0; i < PART_HEADS * 4; ++i) {
-            const int e = i % 4;
-            const bool exists = ALL_HEADS == HEADS || first_head + i / 4 < HEADS;
-            const bool seen = visible(a, s, first_query + query_of(e), first_key + key_of(e));
-            float &x = score[i / 4][0][e];
-            x = softmax_code(x, exponent_scale(a), exponent[i / 4][e % 2], exists && seen);
-        }
-    }
-    float r[4] = {1.f, 1.f, 1.f, 1.f};
-    if constexpr (!SOFTMAX || NORMALISED) {
-        inverse_roots(r, memory, score, a, s, first_query, first_key);
-    }
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        const int query = row + query_of(e), key = column + key_of(e);
-        float code[PART_HEADS];
-#pragma unroll
-        for (int i = 0; i < PART_HEADS; ++i) code[i] = score[i][0][e] * (scale_of_code(a) * r[e]);
-        store_heads(reinterpret_cast<char *>(memory.code) +
-                        code_place(first_head / 8, query, key) + first_head % 8 * 2, code);
-        if (!SOFTMAX && first_head == 0) memory.inverse[query * KEYS + key] = r[e];
-    }
-}
-
 // ---------------------------------------------------------------- hidden layer
 
 // Rows of z and dp, [query][key of the round][d], turned so that neither those that are written
-// together nor those that are read together share banks.
+// together nor those that are read together share banks. Two rows of 32 turn as one of 64 does.
+constexpr int ROW = ShareRows::ROW, PANEL = ShareRows::PANEL;
+constexpr int TURNS = PANEL >= 32 ? 8 : ShareRows::PIECES;
+
+DEVICE Shared turned(int row, int piece, int turn) {
+    return ShareRows::place(row, piece, 0) ^ (turn % TURNS * 16);
+}
 DEVICE Shared z_place(int query, int key, int piece) {
-    return place(query * ROUND + key, piece, (key / 2) ^ (query % 2 * 4));
+    return turned(query * ROUND + key, piece, (key / 2) ^ (query % 2 * 4));
 }
 DEVICE Shared dp_place(int query, int key, int piece) {
-    return place(query * ROUND + key, piece, query);
+    return turned(query * ROUND + key, piece, query);
 }
 
 // z and dp of a pair of queries, p and dz given.
@@ -196,17 +127,17 @@ DEVICE void differentiate(Pair &z, Pair &dp, Pair p, float first_dz, float secon
 #endif
 }
 
-typedef Pair Hidden[EIGHTS][2][2][4];  // [..][key of its pair][upper rows][pair], a pair of queries
+typedef Pair Hidden[TASK_EIGHTS][2][2][4];  // [..][key of its pair][upper rows][pair], a pair of queries
 
 // p, in the order of query pairs.
 DEVICE void hidden_layer(Hidden &p, Shared values, Shared code) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-        Pair left[2][GROUPS][2], right[EIGHTS][2][GROUPS];
+        Pair left[2][GROUPS][2], right[TASK_EIGHTS][2][GROUPS];
         load_heads_of_two(left, values + 2 * r * ALL_HEADS * ROW);
-        load_code_of_two<EIGHTS>(right, code + code_by_query(r, neighbour_of_row()));
+        load_code_of_two<TASK_EIGHTS>(right, code + code_by_query(r, neighbour_of_row()));
 #pragma unroll
-        for (int i = 0; i < EIGHTS * 2; ++i) {
+        for (int i = 0; i < TASK_EIGHTS * 2; ++i) {
             float c[4];
             contract_heads(c, left[i % 2], right[i / 2][i % 2]);
             p[i / 2][i % 2][0][r] = pack(c[0], c[1]);
@@ -217,7 +148,7 @@ DEVICE void hidden_layer(Hidden &p, Shared values, Shared code) {
 
 DEVICE void exchange(Hidden &x) {
 #pragma unroll
-    for (int i = 0; i < EIGHTS * 4; ++i) {
+    for (int i = 0; i < TASK_EIGHTS * 4; ++i) {
         Pair(&four)[4] = x[i / 4][i / 2 % 2][i % 2];
         exchange_registers(four[0], four[1], four[2], four[3]);
     }
@@ -227,11 +158,11 @@ DEVICE void exchange(Hidden &x) {
 DEVICE void hidden_gradient(Hidden &p, Shared upstream, Shared code, Shared z) {
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-        Pair right[EIGHTS][2][GROUPS];
-        load_code_of_two<EIGHTS>(right, code + code_by_key(m, neighbour_of_row()));
-        const Shared to = (z ^ (m * 4 * PANEL + m % PIECES * 16)) + 2 * m * ROUND * ROW;
+        Pair right[TASK_EIGHTS][2][GROUPS];
+        load_code_of_two<TASK_EIGHTS>(right, code + code_by_key(m, neighbour_of_row()));
+        const Shared to = (z ^ (m * 4 * PANEL + m % TURNS * 16)) + 2 * m * ROUND * ROW;
 #pragma unroll
-        for (int eight = 0; eight < EIGHTS; ++eight) {
+        for (int eight = 0; eight < TASK_EIGHTS; ++eight) {
             Pair left[2][GROUPS][2], own_z[4];
             load_heads_of_two(left, upstream + (eight * 8 + 2 * m) * ALL_HEADS * ROW);
             float dz[2][4];
@@ -248,91 +179,153 @@ DEVICE void hidden_gradient(Hidden &p, Shared upstream, Shared code, Shared z) {
     }
 }
 
-typedef float ValueGradient[8][GROUPS][4];  // [key][eight of heads]
-
-// dV of eight keys; dp, in the order of key pairs, is stored.
-DEVICE void value_gradient(ValueGradient &dv, const Hidden &dp, Shared code, Shared tile, Shared row) {
-    const int lane = my_lane();
+// Key pair r of dp, in the order of key pairs, is stored.
+DEVICE void store_dp(const Hidden &dp, int r, Shared tile, Shared row) {
+    constexpr int LAST = TASK_EIGHTS - 1;
+    const Shared to = tile + (row ^ (r * 2 * ROUND * ROW + 2 * r % TURNS * 16)) + 4 * r * PANEL;
+    if constexpr (TASK_EIGHTS == 2) {  // rows: the queries of both eights
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-        const Shared to = tile + (row ^ (r * 2 * ROUND * ROW + 2 * r % PIECES * 16)) + 4 * r * PANEL;
-        if constexpr (EIGHTS == 2) {  // rows: the queries of both eights
-#pragma unroll
-            for (int key = 0; key < 2; ++key) {
-                store_matrices_transposed(to + key * 2 * PANEL,
-                                          {dp[0][key][0][r], dp[0][key][1][r],
-                                           dp[EIGHTS - 1][key][0][r], dp[EIGHTS - 1][key][1][r]});
-            }
-        } else {  // the queries of both keys
-            store_matrices_transposed(to, {dp[0][0][0][r], dp[0][0][1][r], dp[0][1][0][r],
-                                           dp[0][1][1][r]});
+        for (int key = 0; key < 2; ++key) {
+            store_matrices_transposed(to ^ key * 2 * PANEL,
+                                      {dp[0][key][0][r], dp[0][key][1][r], dp[LAST][key][0][r],
+                                       dp[LAST][key][1][r]});
         }
-        if constexpr (!KEY_PASS) continue;
-        constexpr int BOTH = EIGHTS == 1 && GROUPS > 1 ? 2 : 1;  // groups that a load serves
-#pragma unroll
-        for (int g = 0; g < GROUPS; g += BOTH) {
-            Pair b[4];  // [key][eight of queries or of heads], or two matrices twice
-            const int other = lane / 8 % 2;
-            load_matrices_transposed(b, code + code_by_query(r, lane / 16) +
-                                            (g + (BOTH == 2 ? other : 0)) * CODE_GROUP +
-                                            (EIGHTS == 2 ? other * 8 * CODE_ROW : 0));
-#pragma unroll
-            for (int i = 0; i < 2 * BOTH; ++i) {
-                const int key = i / BOTH;
-                float(&c)[4] = dv[2 * r + key][g + i % BOTH];
-                if constexpr (EIGHTS == 2) {
-                    multiply_add(c, c, dp[0][key][0][r], dp[0][key][1][r],
-                                 dp[EIGHTS - 1][key][0][r], dp[EIGHTS - 1][key][1][r], b[2 * key],
-                                 b[2 * key + 1]);
-                } else {
-                    multiply_add(c, c, dp[0][key][0][r], dp[0][key][1][r], b[2 * key + i % BOTH]);
-                }
-            }
-        }
+    } else {  // the queries of both keys
+        store_matrices_transposed(
+            to, {dp[0][0][0][r], dp[0][0][1][r], dp[0][1][0][r], dp[0][1][1][r]});
     }
 }
 
-typedef ValueGradient ValueGradients[ROUNDS][TASKS_PER_WARP];
-
-// The slice of d of a task, and its first key of the round.
+// The slice of d of a task, its first key of the round and its first query.
 DEVICE int slice_of(int task) { return (my_warp() + task * WARPS) % SLICES; }
-DEVICE int key_of_task(int task) { return (my_warp() + task * WARPS) / SLICES * 8; }
+DEVICE int key_of_task(int task) {
+    return (my_warp() + task * WARPS) / SLICES % (ROUND / 8) * 8;
+}
+DEVICE int query_of_task(int task) {
+    return TASK_EIGHTS == EIGHTS ? 0 : (my_warp() + task * WARPS) / (SLICES * (ROUND / 8)) * 8;
+}
 DEVICE bool is_task(int task) { return TASKS % WARPS == 0 || my_warp() + task * WARPS < TASKS; }
 
-DEVICE void hidden(ValueGradient (&dv)[TASKS_PER_WARP], Memory &memory, const Tile &tile, int round) {
+// `use(task, dp, code, r)` is given key pair r of dp while it is in registers.
+template <typename Use>
+DEVICE void hidden(Memory &memory, const Tile &tile, int round, const Use &use) {
     const int lane = my_lane(), pair = lane % 8 / 2, query = lane % 2, upper = lane / 8 % 2;
 #pragma unroll
     for (int task = 0; task < TASKS_PER_WARP; ++task) {
         if (!is_task(task)) break;
-        const int slice = slice_of(task), round_key = key_of_task(task);
+        const int slice = slice_of(task), round_key = key_of_task(task), row = query_of_task(task);
         const int key = round * ROUND + round_key, piece = 2 * slice + upper;
-        const Shared code = shared_address(memory.code) + key * CODE_PIECE;
+        const Shared code = shared_address(memory.code) + row * CODE_ROW + key * CODE_PIECE;
         Hidden x;
         hidden_layer(x, tile.v + heads_of_two(slice) + key * ALL_HEADS * ROW, code);
         exchange(x);
-        hidden_gradient(x, tile.g + heads_of_two(slice), code,
-                        shared_address(memory.z) +
+        hidden_gradient(x, tile.g + heads_of_two(slice) + row * ALL_HEADS * ROW, code,
+                        shared_address(memory.z) + row * ROUND * ROW +
                             z_place(query, round_key + 2 * pair + lane / 16, piece));
         exchange(x);
-        const int eight = EIGHTS == 2 ? lane / 16 : 0, other_key = EIGHTS == 2 ? 0 : lane / 16;
-        value_gradient(dv[task], x, code, shared_address(memory.dp) + round_key * ROW,
-                       dp_place(eight * 8 + 2 * pair + query, other_key, piece));
+        const int eight = TASK_EIGHTS == 2 ? lane / 16 : 0;
+        const int other_key = TASK_EIGHTS == 2 ? 0 : lane / 16;
+        const Shared dp = shared_address(memory.dp) + (row * ROUND + round_key) * ROW;
+        const Shared dp_row = dp_place(eight * 8 + 2 * pair + query, other_key, piece);
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            store_dp(x, r, dp, dp_row);
+            use(task, x, code, r);
+        }
     }
 }
 
+// ---------------------------------------------------------------- the gradient of the values
+
+#if SPLIT == 1
+
+// Of the warp's tasks, from dp in registers.
+typedef float ValueGradient[8][GROUPS][4];  // [key][eight of heads]
+typedef ValueGradient ValueGradients[ROUNDS][TASKS_PER_WARP];
+
+// dV of key pair r.
+DEVICE void value_gradient(ValueGradient &dv, const Hidden &dp, Shared code, int r) {
+    constexpr int BOTH = EIGHTS == 1 && GROUPS > 1 ? 2 : 1;  // groups that a load serves
+    const int lane = my_lane();
+#pragma unroll
+    for (int g = 0; g < GROUPS; g += BOTH) {
+        Pair b[4];  // [key][eight of queries or of heads], or two matrices twice
+        const int other = lane / 8 % 2;
+        load_matrices_transposed(b, code + code_by_query(r, lane / 16) +
+                                        (g + (BOTH == 2 ? other : 0)) * CODE_GROUP +
+                                        (EIGHTS == 2 ? other * 8 * CODE_ROW : 0));
+#pragma unroll
+        for (int i = 0; i < 2 * BOTH; ++i) {
+            const int key = i / BOTH;
+            float(&c)[4] = dv[2 * r + key][g + i % BOTH];
+            if constexpr (EIGHTS == 2) {
+                multiply_add(c, c, dp[0][key][0][r], dp[0][key][1][r], dp[EIGHTS - 1][key][0][r],
+                             dp[EIGHTS - 1][key][1][r], b[2 * key], b[2 * key + 1]);
+            } else {
+                multiply_add(c, c, dp[0][key][0][r], dp[0][key][1][r], b[2 * key + i % BOTH]);
+            }
+        }
+    }
+}
+
+// f(key, slice, [eight of heads][4]) of all that the warp has.
+template <typename Function>
+DEVICE void for_each_value_gradient(const ValueGradients &dv, const Function &f) {
+#pragma unroll
+    for (int i = 0; i < ROUNDS * TASKS_PER_WARP * 8; ++i) {
+        const int round = i / 8 / TASKS_PER_WARP, task = i / 8 % TASKS_PER_WARP;
+        if (!is_task(task)) continue;
+        f(round * ROUND + key_of_task(task) + i % 8, slice_of(task), dv[round][task][i % 8]);
+    }
+}
+
+#else
+
+// Of the warp's keys, all heads and the block's d, from dp in shared memory: where a task has 32
+// heads of eight keys, these would be the registers of half of the warps, and nothing of the others.
+typedef float ValueGradients[OWN_KEYS][SLICES][GROUPS][4];
+
+DEVICE void value_gradient(ValueGradients &dv, const Memory &memory) {
+    const int lane = my_lane();
+#pragma unroll
+    for (int i = 0; i < OWN_KEYS; ++i) {
+        Pair code[GROUPS][2];  // [eight of heads][eight of queries]
+#pragma unroll
+        for (int g = 0; g < GROUPS; g += 2) {
+            Pair m[4];
+            load_matrices_transposed(m, shared_address(memory.code) +
+                                            code_place(g + lane / 16, lane % 16, own_key(i)));
+            code[g][0] = m[0], code[g][1] = m[1], code[g + 1][0] = m[2], code[g + 1][1] = m[3];
+        }
+#pragma unroll
+        for (int slice = 0; slice < SLICES; ++slice) {
+            const int query = lane % 8 + lane / 16 * 8, piece = 2 * slice + lane / 8 % 2;
+            Pair x[4];
+            load_matrices_transposed(x,
+                                     shared_address(memory.dp) + dp_place(query, own_key(i), piece));
+#pragma unroll
+            for (int g = 0; g < GROUPS; ++g) {
+                float(&c)[4] = dv[i][slice][g];
+                multiply_add(c, c, x[0], x[1], x[2], x[3], code[g][0], code[g][1]);
+            }
+        }
+    }
+}
+
+template <typename Function>
+DEVICE void for_each_value_gradient(const ValueGradients &dv, const Function &f) {
+#pragma unroll
+    for (int i = 0; i < OWN_KEYS * SLICES; ++i) {
+        f(own_key(i / SLICES), i % SLICES, dv[i / SLICES][i % SLICES]);
+    }
+}
+
+#endif
+
 // ---------------------------------------------------------------- the code's gradient
 
-// Products [16 × heads] over d, some of each warp: dp·V of its keys of the round, all queries, and
-// G·z of its queries, all keys of the round, 16 at a time; of these a lane holds the keys
-// 2 (lane / 4) and + 1, two heads each.
-constexpr int OWN_KEYS = ROUND / WARPS;
-constexpr int OWN_QUERIES = (QUERIES + WARPS - 1) / WARPS;
-constexpr int QUERY_UNITS = OWN_QUERIES * (ROUND / 16);
+// [16 × heads]: of G·z a lane holds the keys 2 (lane / 4) and + 1 of a unit, two heads each.
 typedef float CodeGradient[GROUPS][4];
-
-DEVICE int own_key(int i) { return my_warp() + i * WARPS; }
-DEVICE int own_query(int i) { return my_warp() * OWN_QUERIES + i / (ROUND / 16); }
-DEVICE int own_unit(int i) { return i % (ROUND / 16) * 16; }
 
 // Slice by slice, so that the products do not wait for each other.
 DEVICE void contract_width(CodeGradient (&from_p)[OWN_KEYS], CodeGradient (&from_z)[QUERY_UNITS],
@@ -343,13 +336,13 @@ DEVICE void contract_width(CodeGradient (&from_p)[OWN_KEYS], CodeGradient (&from
 #pragma unroll
     for (int i = 0; i < OWN_KEYS; ++i) {
         left[i] = shared_address(memory.dp) + dp_place(row % QUERIES, own_key(i), half);
-        right[i] = tile.v + right_rows<1>(ByToken::row(round * ROUND + own_key(i), 0));
+        right[i] = tile.v + ByToken::right_rows<1>(ByToken::row(round * ROUND + own_key(i), 0));
     }
 #pragma unroll
     for (int i = 0; i < QUERY_UNITS; ++i) {
         const int key = own_unit(i) + row % 8 * 2 + row / 8;
         left[OWN_KEYS + i] = shared_address(memory.z) + z_place(own_query(i), key, half);
-        right[OWN_KEYS + i] = tile.g + right_rows<1>(ByToken::row(own_query(i), 0));
+        right[OWN_KEYS + i] = tile.g + ByToken::right_rows<1>(ByToken::row(own_query(i), 0));
     }
 #pragma unroll
     for (int slice = 0; slice < SLICES; slice += 2) {
@@ -357,12 +350,12 @@ DEVICE void contract_width(CodeGradient (&from_p)[OWN_KEYS], CodeGradient (&from
         for (int i = 0; i < PRODUCTS; ++i) {
             CodeGradient &c = i < OWN_KEYS ? from_p[i] : from_z[i - OWN_KEYS];
             Pair x[2][4];
-            load_matrices(x[0], pieces_on(left[i], 2 * slice));
-            if (slice + 1 < SLICES) load_matrices(x[1], pieces_on(left[i], 2 * slice + 2));
+            load_matrices(x[0], ShareRows::pieces_on(left[i], 2 * slice));
+            if (slice + 1 < SLICES) load_matrices(x[1], ShareRows::pieces_on(left[i], 2 * slice + 2));
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
                 Pair y[4];
-                load_matrices(y, pieces_on(right[i], 2 * slice) + g * 8 * ROW);
+                load_matrices(y, ShareRows::pieces_on(right[i], 2 * slice) + g * 8 * ROW);
 #pragma unroll
                 for (int j = 0; j < 2 && slice + j < SLICES; ++j) {
                     multiply_add(c[g], c[g], x[j][0], x[j][1], x[j][2], x[j][3], y[2 * j],
@@ -392,77 +385,170 @@ DEVICE float in_range(float x) {  // bf16 has the range of float32
     return KIND == 1 && x == x ? fminf(fmaxf(x, -65504.f), 65504.f) : x;
 }
 
-// Of a query and 16 keys: ds of the lane's two keys, [eight of heads][head][key].
-DEVICE void score_gradient(float (&ds)[GROUPS][2][2], const Memory &memory, const Arguments &a,
-                           const Sequence &s, const Tile &tile, const CodeGradient &from_z,
-                           int query, int round_key, int key) {
-    const int column = my_lane() % 4 * 2;
+DEVICE void load_code(float (&code)[2], const Memory &memory, int group, int query, int key) {
+    const Pair two = *reinterpret_cast<const Pair *>(
+        reinterpret_cast<const char *>(memory.code) + code_place(group, query, key) +
+        my_lane() % 4 * 4);
+    code[0] = first_of(two), code[1] = second_of(two);
+}
+
+// Of one of the lane's two keys: the code and da of two heads of each eight, and Σ_h da a over all
+// heads; of a cluster, what the block's own d has of it.
+DEVICE float code_gradient(float (&code)[GROUPS][2], float (&da)[GROUPS][2], const Memory &memory,
+                           const CodeGradient &from_z, int query, int round_key, int key, int k) {
+    float sum = 0.f;
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-        float code[GROUPS][2], da[GROUPS][2], sum = 0.f;
+    for (int g = 0; g < GROUPS; ++g) {
+        const float2 from_p = *reinterpret_cast<const float2 *>(
+            memory.from_p + query * PAIR_ROW + (round_key + k) * PAIR_PITCH + g * 8 +
+            my_lane() % 4 * 2);
+        load_code(code[g], memory, g, query, key + k);
+        da[g][0] = from_z[g][2 * k] + from_p.x, da[g][1] = from_z[g][2 * k + 1] + from_p.y;
+        sum += da[g][0] * code[g][0] + da[g][1] * code[g][1];
+    }
+    if constexpr (NORMALISED) {
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    }
+    return sum;
+}
+
+// ds of the block's own heads of a key; da and the sum are whole.
+DEVICE void score_gradient(float (&ds)[OWN_GROUPS][2], const Memory &memory, const Arguments &a,
+                           const Sequence &s, const Tile &tile, const float (&code)[OWN_GROUPS][2],
+                           const float (&da)[OWN_GROUPS][2], float sum, int query, int key) {
+    const float mean = NORMALISED ? sum * (1.f / HEADS) : 0.f;
+    const float r = SOFTMAX ? 0.f : memory.inverse[query * KEYS + key];
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
-            const float2 from_p = *reinterpret_cast<const float2 *>(
-                memory.from_p + query * PAIR_ROW + (round_key + k) * PAIR_PITCH + g * 8 + column);
-            const Pair two = *reinterpret_cast<const Pair *>(
-                reinterpret_cast<const char *>(memory.code) + code_place(g, query, key + k) +
-                column * 2);
-            code[g][0] = first_of(two), code[g][1] = second_of(two);
-            da[g][0] = from_z[g][2 * k] + from_p.x, da[g][1] = from_z[g][2 * k + 1] + from_p.y;
-            sum += da[g][0] * code[g][0] + da[g][1] * code[g][1];
-        }
-        if constexpr (NORMALISED) {
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        }
-        const float mean = NORMALISED ? sum * (1.f / HEADS) : 0.f;
-        const float r = SOFTMAX ? 0.f : memory.inverse[query * KEYS + key + k];
-#pragma unroll
-        for (int i = 0; i < GROUPS * 2; ++i) {
-            const int head = i / 2 * 8 + column + i % 2;
-            const float a_h = code[i / 2][i % 2], da_h = da[i / 2][i % 2];
-            const float dt = NORMALISED ? da_h - a_h * mean : da_h;
-            float raw = (SOFTMAX ? a_h : r) * dt;
-            const int at_query = tile.first_query + query, at_key = tile.first_key + key + k;
-            if (r != 0.f && masked_by_bias(a, s, head, at_query, at_key, a_h)) raw = 0.f;
-            ds[i / 2][i % 2][k] = with_gain(a.output, raw);
-            if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
-                if (r == 0.f || head >= HEADS) continue;
-                add_bias_gradient(a, s, head, at_query, at_key, ds[i / 2][i % 2][k]);
-            }
+    for (int i = 0; i < OWN_GROUPS * 2; ++i) {
+        const int head = my_first_head() + i / 2 * 8 + my_lane() % 4 * 2 + i % 2;
+        const float a_h = code[i / 2][i % 2], da_h = da[i / 2][i % 2];
+        const float dt = NORMALISED ? da_h - a_h * mean : da_h;
+        float raw = (SOFTMAX ? a_h : r) * dt;
+        const int at_query = tile.first_query + query, at_key = tile.first_key + key;
+        if (r != 0.f && masked_by_bias(a, s, head, at_query, at_key, a_h)) raw = 0.f;
+        ds[i / 2][i % 2] = with_gain(a.output, raw);
+        if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
+            if (r == 0.f || head >= HEADS) continue;
+            add_bias_gradient(a, s, head, at_query, at_key, ds[i / 2][i % 2]);
         }
     }
 }
 
-DEVICE void score_gradients(Memory &memory, const Arguments &a, const Sequence &s, const Tile &tile,
-                            const CodeGradient (&from_z)[QUERY_UNITS], int round) {
-    float ds[QUERY_UNITS][GROUPS][2][2];
-    const int round_key = my_lane() / 4 * 2, key = round * ROUND + round_key;
+DEVICE void store_score_gradients(Memory &memory, const Arguments &a,
+                                  const float (&ds)[QUERY_UNITS][2][OWN_GROUPS][2], int key) {
 #pragma unroll
-    for (int i = 0; i < QUERY_UNITS; ++i) {
-        score_gradient(ds[i], memory, a, s, tile, from_z[i], own_query(i), own_unit(i) + round_key,
-                       own_unit(i) + key);
-    }
-#pragma unroll
-    for (int i = 0; i < QUERY_UNITS * GROUPS * 2; ++i) {
-        const int unit = i / (GROUPS * 2), g = i / 2 % GROUPS;
-        const float(&two)[2] = ds[unit][g][i % 2];
+    for (int i = 0; i < QUERY_UNITS * OWN_GROUPS * 2; ++i) {
+        const int unit = i / (OWN_GROUPS * 2), g = i / 2 % OWN_GROUPS;
         Half *to = memory.ds + (g * 8 + my_lane() % 4 * 2 + i % 2) * SCORE_HEAD +
                    own_query(unit) * SCORE_ROW + own_unit(unit) + key;
         // Scaled here, where it keeps fp16 in its range, and nowhere later.
-        store_pair(to, in_range(two[0] * a.scale), in_range(two[1] * a.scale));
+        store_pair(to, in_range(ds[unit][0][g][i % 2] * a.scale),
+                   in_range(ds[unit][1][g][i % 2] * a.scale));
     }
 }
+
+#if SPLIT == 1
+
+DEVICE void score_gradients(Memory &memory, const Arguments &a, const Sequence &s, const Tile &tile,
+                            const CodeGradient (&from_z)[QUERY_UNITS], int round) {
+    float ds[QUERY_UNITS][2][OWN_GROUPS][2];
+    const int round_key = my_lane() / 4 * 2, key = round * ROUND + round_key;
+#pragma unroll
+    for (int i = 0; i < QUERY_UNITS * 2; ++i) {
+        const int unit = i / 2, k = i % 2, query = own_query(unit);
+        float code[GROUPS][2], da[GROUPS][2];
+        const float sum = code_gradient(code, da, memory, from_z[unit], query,
+                                        own_unit(unit) + round_key, own_unit(unit) + key, k);
+        score_gradient(ds[unit][k], memory, a, s, tile, code, da, sum, query,
+                       own_unit(unit) + key + k);
+    }
+    store_score_gradients(memory, a, ds, key);
+}
+
+#else
+
+// The heads of every block, over this one's d, go to that block; what it gets in turn is added.
+DEVICE void score_gradients(Memory &memory, const Arguments &a, const Sequence &s, const Tile &tile,
+                            const CodeGradient (&from_z)[QUERY_UNITS]) {
+    const int lane = my_lane(), warp = my_warp(), key = lane / 4 * 2;
+    float own[QUERY_UNITS][2][OWN_GROUPS][2], sum[QUERY_UNITS][2];
+#pragma unroll
+    for (int unit = 0; unit < QUERY_UNITS; ++unit) {
+        float code[GROUPS][2], da[2][GROUPS][2];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            sum[unit][k] = code_gradient(code, da[k], memory, from_z[unit], own_query(unit),
+                                         own_unit(unit) + key, own_unit(unit) + key, k);
+        }
+#pragma unroll
+        for (int rank = 0; rank < SPLIT; ++rank) {
+            const float(&first)[GROUPS][2] = da[0], (&second)[GROUPS][2] = da[1];
+            if (rank == my_rank()) {
+#pragma unroll
+                for (int i = 0; i < OWN_GROUPS * 4; ++i) {
+                    const int k = i / 2 % 2, g = i / 4;
+                    own[unit][k][g][i % 2] = da[k][rank * OWN_GROUPS + g][i % 2];
+                }
+                continue;
+            }
+            // A block keeps a place for each of the others, in their order.
+            Message &to = *in_block(&memory.received[my_rank() - (my_rank() > rank)], rank);
+#pragma unroll
+            for (int i = 0; i < OWN_GROUPS; ++i) {
+                const int g = rank * OWN_GROUPS + i;
+                to.da[i][unit][warp][lane] =
+                    make_float4(first[g][0], first[g][1], second[g][0], second[g][1]);
+            }
+            if (NORMALISED && lane % 4 == 0) {
+                to.sum[unit][warp][lane / 4] = make_float2(sum[unit][0], sum[unit][1]);
+            }
+        }
+    }
+    meet();
+    float ds[QUERY_UNITS][2][OWN_GROUPS][2];
+#pragma unroll
+    for (int unit = 0; unit < QUERY_UNITS; ++unit) {
+#pragma unroll
+        for (int i = 0; i < SPLIT - 1; ++i) {
+            const Message &from = memory.received[i];
+#pragma unroll
+            for (int g = 0; g < OWN_GROUPS; ++g) {
+                const float4 x = from.da[g][unit][warp][lane];
+                own[unit][0][g][0] += x.x, own[unit][0][g][1] += x.y;
+                own[unit][1][g][0] += x.z, own[unit][1][g][1] += x.w;
+            }
+            if constexpr (NORMALISED) {
+                const float2 x = from.sum[unit][warp][lane / 4];
+                sum[unit][0] += x.x, sum[unit][1] += x.y;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            const int query = own_query(unit), at = own_unit(unit) + key + k;
+            float code[OWN_GROUPS][2];
+#pragma unroll
+            for (int g = 0; g < OWN_GROUPS; ++g) {
+                load_code(code[g], memory, my_first_head() / 8 + g, query, at);
+            }
+            score_gradient(ds[unit][k], memory, a, s, tile, code, own[unit][k], sum[unit][k], query,
+                           at);
+        }
+    }
+    store_score_gradients(memory, a, ds, key);
+}
+
+#endif
 
 // ---------------------------------------------------------------- the gradients of keys and queries
 
 constexpr int COLUMNS = WIDTH / 8;
-constexpr int KEY_TASKS = (HEADS * KEY_UNITS + WARPS - 1) / WARPS;  // a head and 16 keys each
+constexpr int KEY_TASKS = (BLOCK_HEADS * KEY_UNITS + WARPS - 1) / WARPS;  // a head and 16 keys each
 typedef float KeyGradient[KEY_TASKS][COLUMNS][4];                   // [16 keys × 8 of d]
 
 DEVICE int key_task(int i) { return my_warp() * KEY_TASKS + i; }
 DEVICE bool is_key_task(int i) {
-    return HEADS * KEY_UNITS % WARPS == 0 || key_task(i) < HEADS * KEY_UNITS;
+    return BLOCK_HEADS * KEY_UNITS % WARPS == 0 || key_task(i) < BLOCK_HEADS * KEY_UNITS;
 }
 
 DEVICE void key_gradient(KeyGradient &dk, const Memory &memory, const Tile &tile) {
@@ -477,13 +563,14 @@ DEVICE void key_gradient(KeyGradient &dk, const Memory &memory, const Tile &tile
                    2 * (head * SCORE_HEAD + (lane % 8 + lane / 16 % EIGHTS * 8) * SCORE_ROW +
                         unit * 16 + lane / 8 % 2 * 8));
         const Shared rows =
-            tile.q + (EIGHTS == 2 ? place(lane % 16, lane / 16) : right_rows<1>(0)) +
-            QueryOrder::row(0, head) * ROW;
+            tile.q +
+            (EIGHTS == 2 ? HeadRows::left_rows(0) : HeadRows::right_rows<1>(0)) +
+            QueryOrder::row(0, head) * HeadRows::ROW;
         constexpr int STEP = 4 / EIGHTS;  // columns that a load serves
 #pragma unroll
         for (int n = 0; n < COLUMNS; n += STEP) {
             Pair y[4];
-            load_matrices_transposed(y, pieces_on(rows, n));
+            load_matrices_transposed(y, HeadRows::pieces_on(rows, n));
 #pragma unroll
             for (int j = 0; j < STEP && n + j < COLUMNS; ++j) {
                 float(&c)[4] = dk[i][n + j];
@@ -504,7 +591,7 @@ typedef float HeadGradient[COLUMNS + SOFTMAX][4];
 typedef HeadGradient QueryGradient[HEADS_PER_WARP];
 
 DEVICE int own_head(int i) { return my_warp() + i * WARPS; }
-DEVICE bool is_head(int i) { return HEADS % WARPS == 0 || own_head(i) < HEADS; }
+DEVICE bool is_head(int i) { return BLOCK_HEADS % WARPS == 0 || own_head(i) < BLOCK_HEADS; }
 
 // c += Σ_k ds K.
 DEVICE void query_gradient(HeadGradient &c, const Memory &memory, const Tile &tile, int head) {
@@ -512,7 +599,7 @@ DEVICE void query_gradient(HeadGradient &c, const Memory &memory, const Tile &ti
     const Shared left =
         shared_address(memory.ds) +
         2 * (head * SCORE_HEAD + lane % 16 % QUERIES * SCORE_ROW + lane / 16 * 8);
-    const Shared right = tile.k + place(lane % 16, lane / 16) + KeyOrder::row(0, head) * ROW;
+    const Shared right = tile.k + HeadRows::left_rows(0) + KeyOrder::row(0, head) * HeadRows::ROW;
 #pragma unroll
     for (int unit = 0; unit < KEY_UNITS; ++unit) {
         Pair x[4];
@@ -520,7 +607,7 @@ DEVICE void query_gradient(HeadGradient &c, const Memory &memory, const Tile &ti
 #pragma unroll
         for (int n = 0; n < COLUMNS; n += 2) {
             Pair y[4];
-            load_matrices_transposed(y, pieces_on(right, n) + unit * 16 * ROW);
+            load_matrices_transposed(y, HeadRows::pieces_on(right, n) + unit * 16 * HeadRows::ROW);
             multiply_add(c[n], c[n], x[0], x[1], x[2], x[3], y[0], y[1]);
             multiply_add(c[n + 1], c[n + 1], x[0], x[1], x[2], x[3], y[2], y[3]);
         }
@@ -540,21 +627,22 @@ DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memo
     const long long start = output_row(a, s.index, s.first_query, s.queries) + tile.first_query;
 #pragma unroll
     for (int i = 0; i < HEADS_PER_WARP; ++i) {
-        if (!is_head(i)) break;
+        if (!is_head(i) || !exists(own_head(i))) break;
+        const int head = my_first_head() + own_head(i);
         HeadGradient c = {};
         query_gradient(c, memory, tile, own_head(i));
 #pragma unroll
         for (int upper = 0; upper < EIGHTS; ++upper) {
             const int query = my_lane() / 4 + upper * 8, column = my_lane() % 4 * 2;
             if (tile.first_query + query >= s.queries) continue;
-            float *to = a.query_gradient + ((start + query) * HEADS + own_head(i)) * WIDTH + column;
+            float *to = a.query_gradient + ((start + query) * HEADS + head) * WIDTH + column;
 #pragma unroll
             for (int n = 0; n < COLUMNS; ++n) {
                 add_atomically(to + n * 8, c[n][2 * upper], c[n][2 * upper + 1]);
             }
             if constexpr (SOFTMAX) {
                 const float sum = c[ROW_SUMS][2 * upper];
-                if (column == 0) atomicAdd(row_sum(a, start + query, own_head(i)), sum);
+                if (column == 0) atomicAdd(row_sum(a, start + query, head), sum);
             }
         }
     }
@@ -565,21 +653,39 @@ DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memo
 // From one stage of what is walked over to the other, where there are two.
 constexpr Shared OTHER_STAGE = (STAGES - 1) * (KEY_PASS ? QUERIES : KEYS) * TOKEN * 2;
 
-// Everything up to ds.
+// Everything up to ds. `values_read()` is called when V and G are no longer needed.
+template <typename Function>
 DEVICE void gradients_of_tile(ValueGradients &dv, Memory &memory, const Arguments &a,
-                              const Sequence &s, const Tile &tile) {
-    write_code(memory, tile, a, s);
-    __syncthreads();
+                              const Sequence &s, const Tile &tile, const Function &values_read) {
+    write_code(memory, a, s, tile.k, tile.q, tile.first_query, tile.first_key,
+               [&](int query, int key, float r) { memory.inverse[query * KEYS + key] = r; });
+    meet();
+#if SPLIT == 1
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
-        hidden(dv[round], memory, tile, round);
+        hidden(memory, tile, round, [&](int task, const Hidden &dp, Shared code, int r) {
+            if constexpr (KEY_PASS) value_gradient(dv[round][task], dp, code, r);
+        });
         __syncthreads();
         CodeGradient from_p[OWN_KEYS] = {}, from_z[QUERY_UNITS] = {};
         contract_width(from_p, from_z, memory, tile, round);
         store_from_p(memory, from_p);
         __syncthreads();
+        if (round == ROUNDS - 1) values_read();
         score_gradients(memory, a, s, tile, from_z, round);
     }
+#else
+    hidden(memory, tile, 0, [](int, const Hidden &, Shared, int) {});
+    __syncthreads();
+    if constexpr (KEY_PASS) value_gradient(dv, memory);
+    CodeGradient from_p[OWN_KEYS] = {}, from_z[QUERY_UNITS] = {};
+    contract_width(from_p, from_z, memory, tile, 0);
+    __syncthreads();
+    values_read();
+    store_from_p(memory, from_p);
+    __syncthreads();
+    score_gradients(memory, a, s, tile, from_z);
+#endif
     __syncthreads();
 }
 
@@ -590,8 +696,9 @@ DEVICE void store_key_gradient(const Arguments &a, const Sequence &s, int first_
     const long long start = output_row(a, s.index, s.first_key, s.keys);
 #pragma unroll
     for (int i = 0; i < KEY_TASKS; ++i) {
-        if (!is_key_task(i)) break;
-        const int head = key_task(i) / KEY_UNITS, unit = key_task(i) % KEY_UNITS;
+        const int own = key_task(i) / KEY_UNITS, unit = key_task(i) % KEY_UNITS;
+        if (!is_key_task(i) || !exists(own)) break;
+        const int head = my_first_head() + own;
 #pragma unroll
         for (int upper = 0; upper < 2; ++upper) {
             const int key = first_key + unit * 16 + my_lane() / 4 + upper * 8;
@@ -609,27 +716,24 @@ DEVICE void store_value_gradient(const Arguments &a, const Sequence &s, int firs
                                  const ValueGradients &dv) {
     const int lane = my_lane();
     const long long start = output_row(a, s.index, s.first_key, s.keys);
-#pragma unroll
-    for (int i = 0; i < ROUNDS * TASKS_PER_WARP * 8; ++i) {
-        const int round = i / 8 / TASKS_PER_WARP, task = i / 8 % TASKS_PER_WARP;
-        const int key = first_key + round * ROUND + key_of_task(task) + i % 8;
-        if (!is_task(task) || key >= s.keys) continue;
+    for_each_value_gradient(dv, [&](int tile_key, int slice, const float (&own)[GROUPS][4]) {
+        const int key = first_key + tile_key;
+        if (key >= s.keys) return;
 #pragma unroll
         for (int e = 0; e < GROUPS * 4; ++e) {
             const int head = e / 4 * 8 + lane % 4 * 2 + e % 2;
-            const int d = slice_of(task) * 16 + lane / 4 + e / 2 % 2 * 8;
+            const int d = my_first_d() + slice * 16 + lane / 4 + e / 2 % 2 * 8;
             if (head >= HEADS) continue;
-            const float x = with_gain(a.output, dv[round][task][i % 8][e / 4][e % 4]);
+            const float x = with_gain(a.output, own[e / 4][e % 4]);
             a.second[((start + key) * HEADS + head) * WIDTH + d] = static_cast<Half>(pack(x, 0.f));
         }
-    }
+    });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
-    alignas(1024) extern __shared__ uint4 dynamic[];
-    Memory &memory = *reinterpret_cast<Memory *>(dynamic);
-    const Sequence s = sequence(a, static_cast<int>(blockIdx.x % a.batch));
-    const int first_key = static_cast<int>(blockIdx.x / a.batch) * KEYS;
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
+    Memory &memory = *static_cast<Memory *>(block_memory());
+    const Sequence s = sequence(a, my_task() % a.batch);
+    const int first_key = my_task() / a.batch * KEYS;
     if (first_key >= s.keys) return;
     const Half *q = tokens_of(a, a.q, s.index, s.first_query);
     const Half *g = tokens_of(a, a.upstream, s.index, s.first_query);
@@ -649,28 +753,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
                                            first_key, s.keys);
     copy_tokens<KEYS, ByToken, SHARED_BY>(tile.v, tokens_of(a, a.v, s.index, s.first_key), a.v,
                                           first_key, s.keys);
-    const auto copy_queries = [&](Shared to_q, Shared to_g, int first) {
-        copy_tokens<QUERIES, QueryOrder>(to_q, q, a.q, first, s.queries);
-        copy_tokens<QUERIES, ByToken>(to_g, g, a.upstream, first, s.queries);
+    const auto copy_q = [&](Shared to, int first) {
+        copy_tokens<QUERIES, QueryOrder>(to, q, a.q, first, s.queries);
         close_copies();
     };
-    copy_queries(tile.q, tile.g, begin);
+    const auto copy_g = [&](Shared to, int first) {
+        copy_tokens<QUERIES, ByToken>(to, g, a.upstream, first, s.queries);
+        close_copies();
+    };
+    copy_q(tile.q, begin);
+    copy_g(tile.g, begin);
     KeyGradient dk = {};
     ValueGradients dv = {};
+    if constexpr (SPLIT > 1) meet();  // all have begun
     const Shared both_q = 2 * tile.q + OTHER_STAGE, both_g = 2 * tile.g + OTHER_STAGE;
 #pragma unroll 1
     for (; tile.first_query < s.queries; tile.first_query += QUERIES) {
         wait_for_copies<0>();
         __syncthreads();
         const Shared next_q = both_q - tile.q, next_g = both_g - tile.g;
-        if constexpr (STAGES == 2) copy_queries(next_q, next_g, tile.first_query + QUERIES);
-        gradients_of_tile(dv, memory, a, s, tile);
+        const int next = tile.first_query + QUERIES;
+        if constexpr (STAGES == 2) copy_q(next_q, next), copy_g(next_g, next);
+        gradients_of_tile(dv, memory, a, s, tile, [&] {
+            if constexpr (STAGES == 1) copy_g(next_g, next);
+        });
         key_gradient(dk, memory, tile);
-        if constexpr (ADDS_QUERY_GRADIENT) add_query_gradient(a, s, memory, tile);
         if constexpr (STAGES == 1) {
             __syncthreads();
-            copy_queries(next_q, next_g, tile.first_query + QUERIES);
+            copy_q(next_q, next);
         }
+        if constexpr (ADDS_QUERY_GRADIENT) add_query_gradient(a, s, memory, tile);
         tile.q = next_q, tile.g = next_g;
     }
     wait_for_copies<0>();
@@ -680,12 +792,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
 
 #else
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
-    alignas(1024) extern __shared__ uint4 dynamic[];
-    Memory &memory = *reinterpret_cast<Memory *>(dynamic);
-    const Sequence s = sequence(a, static_cast<int>(blockIdx.x % a.batch));
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
+    Memory &memory = *static_cast<Memory *>(block_memory());
+    const Sequence s = sequence(a, my_task() % a.batch);
     const int tiles = (a.queries + QUERIES - 1) / QUERIES;
-    const int first_query = (tiles - 1 - static_cast<int>(blockIdx.x / a.batch)) * QUERIES;
+    const int first_query = (tiles - 1 - my_task() / a.batch) * QUERIES;
     if (first_query >= s.queries) return;
     const int end = smaller(s.keys, smaller(first_query + QUERIES, s.queries) + s.reach);
     const Half *k = tokens_of(a, a.k, s.index, s.first_key);
@@ -704,29 +815,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
                                      first_query, s.queries);
     copy_tokens<QUERIES, ByToken>(tile.g, tokens_of(a, a.upstream, s.index, s.first_query),
                                   a.upstream, first_query, s.queries);
-    const auto copy_keys = [&](Shared to_k, Shared to_v, int first) {
-        copy_tokens<KEYS, KeyOrder, SHARED_BY>(to_k, k, a.k, first, end);
-        copy_tokens<KEYS, ByToken, SHARED_BY>(to_v, v, a.v, first, end);
+    const auto copy_k = [&](Shared to, int first) {
+        copy_tokens<KEYS, KeyOrder, SHARED_BY>(to, k, a.k, first, end);
         close_copies();
     };
-    copy_keys(tile.k, tile.v, 0);
+    const auto copy_v = [&](Shared to, int first) {
+        copy_tokens<KEYS, ByToken, SHARED_BY>(to, v, a.v, first, end);
+        close_copies();
+    };
+    copy_k(tile.k, 0);
+    copy_v(tile.v, 0);
     QueryGradient dq = {};
     ValueGradients unused;
+    if constexpr (SPLIT > 1) meet();  // all have begun
     const Shared both_k = 2 * tile.k + OTHER_STAGE, both_v = 2 * tile.v + OTHER_STAGE;
 #pragma unroll 1
     for (; tile.first_key < end; tile.first_key += KEYS) {
         wait_for_copies<0>();
         __syncthreads();
         const Shared next_k = both_k - tile.k, next_v = both_v - tile.v;
-        if constexpr (STAGES == 2) copy_keys(next_k, next_v, tile.first_key + KEYS);
-        gradients_of_tile(unused, memory, a, s, tile);
+        const int next = tile.first_key + KEYS;
+        if constexpr (STAGES == 2) copy_k(next_k, next), copy_v(next_v, next);
+        gradients_of_tile(unused, memory, a, s, tile, [&] {
+            if constexpr (STAGES == 1) copy_v(next_v, next);
+        });
 #pragma unroll
         for (int i = 0; i < HEADS_PER_WARP; ++i) {
             if (is_head(i)) query_gradient(dq[i], memory, tile, own_head(i));
         }
         if constexpr (STAGES == 1) {
             __syncthreads();
-            copy_keys(next_k, next_v, tile.first_key + KEYS);
+            copy_k(next_k, next);
         }
         tile.k = next_k, tile.v = next_v;
     }
@@ -735,9 +854,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
     const long long start = output_row(a, s.index, s.first_query, s.queries) + first_query;
 #pragma unroll
     for (int i = 0; i < HEADS_PER_WARP * EIGHTS; ++i) {
-        const int upper = i % EIGHTS, head = own_head(i / EIGHTS);
+        const int upper = i % EIGHTS, own = own_head(i / EIGHTS), head = my_first_head() + own;
         const int query = my_lane() / 4 + upper * 8, column = my_lane() % 4 * 2;
-        if (!is_head(i / EIGHTS) || first_query + query >= s.queries) continue;
+        if (!is_head(i / EIGHTS) || !exists(own) || first_query + query >= s.queries) continue;
         const HeadGradient &c = dq[i / EIGHTS];
         Half *to = a.first + ((start + query) * HEADS + head) * WIDTH + column;
 #pragma unroll

@@ -26,6 +26,7 @@ constexpr int PARTS = UNITS < WARPS ? WARPS / UNITS : 1;  // warps that share a 
 constexpr int PART_HEADS = ALL_HEADS / PARTS;
 constexpr int UNITS_PER_WARP = UNITS * PARTS / WARPS;
 static_assert(!SOFTMAX, "its code is one of the hidden value network");
+static_assert(SPLIT == 1, "a block has whole tokens");
 static_assert(QUERIES % 16 == 0 && UNITS * PARTS % WARPS == 0 && PART_HEADS % 2 == 0, "tile");
 
 constexpr int PAIR_ROW = KEYS + 8;  // halves; [head][query][key]
@@ -127,9 +128,10 @@ DEVICE void write_pairs(Memory &memory, const Tile &tile, const Arguments &a, co
         const int unit = PARTS > 1 ? my_warp() % UNITS : my_warp() + i * WARPS;
         const int row = unit % EIGHTS * 8, column = unit / EIGHTS * 16;
         const int first_query = tile.first_query + row, first_key = tile.first_key + column;
-        const Shared left = left_rows(KeyOrder::row(column, 0)) + KeyOrder::row(0, first_head) * ROW;
-        const Shared right =
-            right_rows<1>(QueryOrder::row(row, 0)) + QueryOrder::row(0, first_head) * ROW;
+        const Shared left = HeadRows::left_rows(KeyOrder::row(column, 0)) +
+                            KeyOrder::row(0, first_head) * HeadRows::ROW;
+        const Shared right = HeadRows::right_rows<1>(QueryOrder::row(row, 0)) +
+                             QueryOrder::row(0, first_head) * HeadRows::ROW;
         Pairs score, da;
         head_scores<PART_HEADS, 1>(score, tile.k + left, tile.q + right);
 #pragma unroll
@@ -187,7 +189,7 @@ DEVICE void add_product(Sums &c, Shared pairs, Shared tokens) {
 #pragma unroll
     for (int n = 0; n < COLUMNS; n += 2) {
         Pair y[4];
-        load_matrices_transposed(y, pieces_on(tokens, n));
+        load_matrices_transposed(y, HeadRows::pieces_on(tokens, n));
         multiply_add(c[n], c[n], x[0], x[1], x[2], x[3], y[0], y[1]);
         multiply_add(c[n + 1], c[n + 1], x[0], x[1], x[2], x[3], y[2], y[3]);
     }
@@ -199,10 +201,10 @@ DEVICE void add_over_keys(Sums &c, const Half *pairs, Shared keys, int head, int
     const Shared left = shared_address(pairs) +
                         2 * (head * PAIR_HEAD + (query_unit * 16 + lane % 16) * PAIR_ROW +
                              lane / 16 * 8);
-    const Shared right = keys + left_rows(0) + KeyOrder::row(0, head) * ROW;
+    const Shared right = keys + HeadRows::left_rows(0) + KeyOrder::row(0, head) * HeadRows::ROW;
 #pragma unroll
     for (int unit = 0; unit < KEY_UNITS; ++unit) {
-        add_product<false>(c, left + unit * 32, right + unit * 16 * ROW);
+        add_product<false>(c, left + unit * 32, right + unit * 16 * HeadRows::ROW);
     }
 }
 
@@ -212,10 +214,11 @@ DEVICE void add_over_queries(Sums &c, const Half *pairs, Shared queries, int hea
     const Shared left = shared_address(pairs) +
                         2 * (head * PAIR_HEAD + (lane % 8 + lane / 16 * 8) * PAIR_ROW +
                              key_unit * 16 + lane / 8 % 2 * 8);
-    const Shared right = queries + left_rows(0) + QueryOrder::row(0, head) * ROW;
+    const Shared right =
+        queries + HeadRows::left_rows(0) + QueryOrder::row(0, head) * HeadRows::ROW;
 #pragma unroll
     for (int unit = 0; unit < QUERY_UNITS; ++unit) {
-        add_product<true>(c, left + unit * 32 * PAIR_ROW, right + unit * 16 * ROW);
+        add_product<true>(c, left + unit * 32 * PAIR_ROW, right + unit * 16 * HeadRows::ROW);
     }
 }
 
@@ -315,8 +318,7 @@ DEVICE void output_factors(float (&factor)[TASKS][2], float *sums, const Argumen
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
-    alignas(1024) extern __shared__ uint4 dynamic[];
-    Memory &memory = *reinterpret_cast<Memory *>(dynamic);
+    Memory &memory = *static_cast<Memory *>(block_memory());
     const Sequence s = sequence(a, static_cast<int>(blockIdx.x % a.batch));
     const int first_query = my_first_query(a), end = last_key(s, first_query);
     if (first_query >= s.queries) return;
@@ -391,8 +393,7 @@ DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memo
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
-    alignas(1024) extern __shared__ uint4 dynamic[];
-    Memory &memory = *reinterpret_cast<Memory *>(dynamic);
+    Memory &memory = *static_cast<Memory *>(block_memory());
     const Sequence s = sequence(a, static_cast<int>(blockIdx.x % a.batch));
     const int own = KEY_PASS ? static_cast<int>(blockIdx.x / a.batch) * KEYS : my_first_query(a);
     const int count = (KEY_PASS ? s.keys : s.queries) - own;

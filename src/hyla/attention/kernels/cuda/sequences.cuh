@@ -28,6 +28,7 @@ struct Arguments {
 };
 
 DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
+DEVICE constexpr int larger(int x, int y) { return x < y ? y : x; }
 
 struct Sequence {
     int index, queries, keys;

@@ -22,6 +22,7 @@ class PlainPlan:
     """
 
     contiguous_heads: ClassVar[bool] = True  # so that a head's address costs no instruction
+    split: ClassVar[int] = 1  # a block has whole tokens
 
     queries: int
     keys: int

@@ -10,16 +10,13 @@ import torch
 DTYPES = (torch.bfloat16, torch.float16)
 
 COMMON_SOURCES = (
-    *("phi.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
+    *("phi.cuh", "tensor_core.cuh", "cluster.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
     "large_head.cuh",
 )
-_SOURCES = {
-    "forward": (*COMMON_SOURCES, "large_head_forward.cu"),
-    "query": (*COMMON_SOURCES, "large_head_backward.cu"),
-    "key": (*COMMON_SOURCES, "large_head_backward.cu"),
-}
+CLUSTERS = (9, 0)  # the first compute capability that has them
 MAX_HEADS = 32
 WARPS = 8  # whose threads, with 255 registers each, fill a multiprocessor
+_MOST_OF_A_ROW = 1024  # heads times their size that a block holds of a token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +24,8 @@ class TensorCorePlan:
     """A tile of queries × keys, shared by `warps` warps.
 
     `blocks` is how many blocks must fit on a multiprocessor, which caps the registers of each. The
-    backward has room for `stages` tiles of what it walks over.
+    backward has room for `stages` tiles of what it walks over. A tile is shared by a cluster of
+    `split` blocks: each has its share of the heads of q and k, and of the size of the others.
     """
 
     contiguous_heads: ClassVar[bool] = False
@@ -37,10 +35,14 @@ class TensorCorePlan:
     warps: int
     blocks: int = 1
     stages: int = 2
+    split: int = 1
 
     def sources(self, pass_name: str) -> tuple[str, ...]:
         """Return the files that make the pass."""
-        return _SOURCES[pass_name]
+        if pass_name != "forward":
+            return (*COMMON_SOURCES, "large_head_code.cuh", "large_head_backward.cu")
+        code = "large_head_forward_code.cuh" if self.split == 1 else "large_head_code.cuh"
+        return (*COMMON_SOURCES, code, "large_head_forward.cu")
 
     @staticmethod
     def padded(width: int) -> int:
@@ -49,22 +51,32 @@ class TensorCorePlan:
 
     def shared_bytes(self, pass_name: str, heads: int, width: int) -> int:
         """Return the size of `struct Memory` of the pass."""
-        groups = 1 << (math.ceil(heads / 8) - 1).bit_length()
-        width = self.padded(width)
+        groups, width = _groups(heads), self.padded(width) // self.split
         token = 2 * 8 * groups * width
         code = 2 * 8 * groups * self.queries * self.keys
+        squares = 16 * 32 * self.warps * self.split
         if pass_name == "forward":
-            return (self.queries + 2 * self.keys) * token + code
+            exchanged = squares if self.split > 1 else 0
+            return (self.queries + 2 * self.keys) * token + code + exchanged
         own, other = (self.keys, self.queries)[:: 1 if pass_name == "key" else -1]
         slices = width // 16
         round_keys = 16 if 2 * slices >= self.warps else min(self.keys, 8 * self.warps // slices)
         hidden = 2 * 2 * self.queries * round_keys * width
-        scores = 2 * 8 * groups * (self.queries * (self.keys + 8) + 8)
+        scores = 2 * 8 * groups // self.split * (self.queries * (self.keys + 8) + 8)
         pairs = 4 * self.queries * (round_keys * (8 * groups + 4) + 8)
         inverse = 4 * self.queries * self.keys
-        squares = 16 * 32 * self.warps
         tokens = 2 * (own + self.stages * other) * token
-        return tokens + hidden + code + scores + inverse + max(squares, pairs)
+        if self.split == 1:
+            return tokens + hidden + code + scores + inverse + max(squares, pairs)
+        units = self.warps * math.ceil(self.queries / self.warps) * round_keys // 16
+        message = units * 32 * (16 * groups // self.split + 2)
+        received = (self.split - 1) * message
+        return tokens + max(squares, hidden, pairs) + received + code + scores + inverse
+
+
+def _groups(heads: int) -> int:
+    """Count the eights of heads: 1, 2 or 4."""
+    return 1 << (math.ceil(heads / 8) - 1).bit_length()
 
 
 @functools.cache
@@ -72,12 +84,15 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     """List plans, the best first, as measured on an H200 (docs/kernel.md)."""
     if heads > MAX_HEADS:
         return ()
-    slices = TensorCorePlan.padded(width) // 16
+    split = math.ceil(8 * _groups(heads) * TensorCorePlan.padded(width) / _MOST_OF_A_ROW)
+    slices = TensorCorePlan.padded(width) // split // 16
     if pass_name == "forward":
         eights = 2 if heads <= 16 else 1  # of queries a warp: their outputs are registers
         queries = 8 * eights * WARPS // slices
         tiles = [(queries, keys) for keys in (64, 32, 16)]
-        return tuple(TensorCorePlan(queries=q, keys=k, warps=WARPS) for q, k in tiles)
+        return tuple(TensorCorePlan(queries=q, keys=k, warps=WARPS, split=split) for q, k in tiles)
+    if split > 1:
+        return (TensorCorePlan(queries=16, keys=16, warps=WARPS, stages=1, split=split),)
     # Of 32 keys a query's gradient is added up before it goes to memory; but those of so many keys
     # are registers.
     tiles = [(16, 32, 2)] if pass_name == "key" and heads * width <= 512 else []

@@ -1,0 +1,167 @@
+// The code of a tile where a warp has units of 16 keys to itself, all heads of them: the forward's
+// tiles, of one block.
+
+// Eights of queries in a unit of scores: two load less, but all scores of a unit are registers.
+constexpr int UNIT = GROUPS == 1 && QUERIES * KEYS >= 256 * WARPS ? 2 : 1;
+constexpr int UNITS = QUERIES / (8 * UNIT) * (KEYS / 16);
+static_assert(SPLIT == 1 && QUERIES % (8 * UNIT) == 0, "units");
+
+typedef ByHead<QUERIES> QueryOrder;
+typedef ByHead<KEYS> KeyOrder;
+typedef float Scores[8][UNIT][4];  // of eight heads
+
+// Up to this many heads keep their scores in registers until the sum of squares is known; more
+// are computed a second time.
+constexpr bool KEEPS_SCORES = GROUPS <= 2 || !NORMALISED;
+
+// A query of a lane, eight heads; heads that do not exist get a code of 0.
+DEVICE void load_exponents(float (&x)[8], const Arguments &a, const Sequence &s, int query,
+                           int group) {
+    const float *from = log_sums_of(a, s, query) + group * 8;
+#pragma unroll
+    for (int i = 0; i < 8; i += HEADS % 4 == 0 ? 4 : 1) {
+        if (ALL_HEADS != HEADS && group * 8 + i >= HEADS) break;
+        if constexpr (HEADS % 4 == 0) {
+            const float4 four = __ldg(reinterpret_cast<const float4 *>(from + i));
+            x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+        } else {
+            x[i] = __ldg(from + i);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        x[i] = exists(group * 8 + i) ? x[i] * -LOG2_E : NO_CODE;
+    }
+}
+
+// In place, from scores to the codes of a softmax; 0 where a pair is masked.
+DEVICE void soften(Scores &score, const Arguments &a, const Sequence &s,
+                   const float (&exponent)[UNIT][2][8], int first_query, int first_key) {
+    const float scale = exponent_scale(a);
+#pragma unroll
+    for (int u = 0; u < UNIT; ++u) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const int query = first_query + 8 * u + query_of(e);
+            const bool seen = visible(a, s, query, first_key + key_of(e));
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                score[i][u][e] = softmax_code(score[i][u][e], scale, exponent[u][e % 2][i], seen);
+            }
+        }
+    }
+}
+
+// Of eight heads, with a softmax their codes.
+DEVICE void group_scores(Scores &score, const Arguments &a, const Sequence &s, Shared keys,
+                         Shared queries, int group, int first_query, int first_key) {
+    float exponent[UNIT][2][8];
+    if constexpr (SOFTMAX) {  // while scores are computed
+#pragma unroll
+        for (int i = 0; i < 2 * UNIT; ++i) {
+            const int query = first_query + i / 2 * 8 + query_of(i % 2);
+            load_exponents(exponent[i / 2][i % 2], a, s, query, group);
+        }
+    }
+    head_scores<8, UNIT>(score, keys + group * 8 * KEYS * HeadRows::ROW,
+                         queries + group * 8 * QUERIES * HeadRows::ROW);
+#pragma unroll
+    for (int i = 0; i < 8 * UNIT; ++i) {
+        const int head = group * 8 + i / UNIT;
+        if (ALL_HEADS != HEADS && head >= HEADS) break;
+        add_bias(score[i / UNIT][i % UNIT], a, s, head, first_query + i % UNIT * 8, first_key);
+    }
+    if constexpr (SOFTMAX) soften(score, a, s, exponent, first_query, first_key);
+}
+
+typedef float PerPair[UNIT][4];
+
+DEVICE void add_squares(PerPair &sum, const Scores &score) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int u = 0; u < UNIT; ++u) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sum[u][e] += score[i][u][e] * score[i][u][e];
+        }
+    }
+}
+
+// What the scores of a pair are multiplied by; 0 where it is masked, if a softmax's are not already.
+DEVICE void factors_of(PerPair &factor, const Arguments &a, const Sequence &s, const PerPair &sum,
+                       int first_query, int first_key) {
+    const bool all = SOFTMAX || all_visible(s, first_query, 8 * UNIT, first_key);
+#pragma unroll
+    for (int u = 0; u < UNIT; ++u) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            factor[u][e] = scale_of_code(a) * inverse_root(a, sum[u][e]);
+            const int query = first_query + 8 * u + query_of(e);
+            if (!all && !visible(a, s, query, first_key + key_of(e))) factor[u][e] = 0.f;
+        }
+    }
+}
+
+DEVICE void store_code(char *code, const Scores &score, const PerPair &factor) {
+#pragma unroll
+    for (int u = 0; u < UNIT; ++u) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const float f = factor[u][e];
+            Pair x[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                x[i] = pack(score[2 * i][u][e] * f, score[2 * i + 1][u][e] * f);
+            }
+            *reinterpret_cast<uint4 *>(code + code_place(0, 8 * u + query_of(e), key_of(e))) =
+                make_uint4(x[0], x[1], x[2], x[3]);
+        }
+    }
+}
+
+template <typename Memory>
+DEVICE void write_unit(Memory &memory, const Arguments &a, const Sequence &s, int row, int column,
+                       int first_query, int first_key) {
+    const Shared keys = shared_address(memory.k) + HeadRows::left_rows(column);
+    const Shared queries = shared_address(memory.q) + HeadRows::right_rows<UNIT>(row);
+    char *code = reinterpret_cast<char *>(memory.code) + row * CODE_ROW + column * CODE_PIECE;
+    PerPair sum = {}, factor;
+    if constexpr (KEEPS_SCORES && NORMALISED) {
+        Scores score[GROUPS];
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) {
+            group_scores(score[g], a, s, keys, queries, g, first_query, first_key);
+            add_squares(sum, score[g]);
+        }
+        factors_of(factor, a, s, sum, first_query, first_key);
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) store_code(code + g * CODE_GROUP, score[g], factor);
+    } else {
+        Scores score;
+        if constexpr (NORMALISED) {
+#pragma unroll 1
+            for (int g = 0; g < GROUPS; ++g) {
+                group_scores(score, a, s, keys, queries, g, first_query, first_key);
+                add_squares(sum, score);
+            }
+        }
+        factors_of(factor, a, s, sum, first_query, first_key);
+#pragma unroll 1
+        for (int g = 0; g < GROUPS; ++g) {
+            group_scores(score, a, s, keys, queries, g, first_query, first_key);
+            store_code(code + g * CODE_GROUP, score, factor);
+        }
+    }
+}
+
+template <typename Memory>
+DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
+                       int first_key, int end) {
+#pragma unroll 1
+    for (int unit = my_warp(); unit < UNITS; unit += WARPS) {
+        const int row = unit % (QUERIES / (8 * UNIT)) * 8 * UNIT;
+        const int column = unit / (QUERIES / (8 * UNIT)) * 16;
+        if (first_key + column >= end) continue;  // nobody will read it
+        write_unit(memory, a, s, row, column, first_query + row, first_key + column);
+    }
+}
