@@ -14,7 +14,8 @@ from pathlib import Path
 
 CONSTRAINTS = Path(__file__).parent.parent / "constraints.txt"
 # These belong to torch's build: the CPU's has none, and each CUDA its own.
-OF_TORCH = ("nvidia-", "cuda-", "triton")
+_OF_TORCH = ("nvidia-", "cuda-", "triton")
+_OUR_OWN = "nvidia-cuda-nvrtc"  # which tests compile with, beside a torch for the CPU, too
 
 
 def main(arguments: list[str]) -> None:
@@ -39,8 +40,13 @@ def resolved(arguments: list[str]) -> dict[str, str]:
     return {
         name: version
         for name, version in versions.items()
-        if name != "hyla" and not name.startswith(OF_TORCH)
+        if name != "hyla" and not belongs_to_torch(name)
     }
+
+
+def belongs_to_torch(name: str) -> bool:
+    """Say whether a package comes with a build of torch, and its version from there."""
+    return name.startswith(_OF_TORCH) and name != _OUR_OWN
 
 
 def normalised(name: str) -> str:

@@ -1,7 +1,6 @@
-"""Ampere and Ada, without a GPU: what their shared memory holds, and that all compiles for them."""
+"""GPUs, without one: what Ampere's and Ada's shared memory holds, and that all kernels compile."""
 
-import shutil
-import subprocess
+import functools
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,9 +23,13 @@ class Gpu(NamedTuple):
     capability: tuple[int, int]
     shared_memory: int  # that a block may have
 
+    def __str__(self):
+        return self.chip
+
 
 AMPERE = Gpu("sm_80", (8, 0), 163 * 1024)
 ADA = Gpu("sm_89", (8, 9), 99 * 1024)
+HOPPER = Gpu("sm_90a", (9, 0), 227 * 1024)
 PASSES = ("forward", "query", "key")
 BF16 = torch.bfloat16
 HYLA = Formula(
@@ -43,6 +46,14 @@ def gpu(request, monkeypatch):
     large_head._first_plan.cache_clear()
 
 
+@pytest.fixture
+def compiler():
+    try:
+        nvrtc._nvrtc()
+    except nvrtc.CudaError as error:
+        pytest.skip(str(error))
+
+
 def plans(heads, width):
     q = torch.zeros(1, 4, heads, width, dtype=BF16)
     return [large_head.choose_plan(name, q) for name in PASSES]
@@ -56,6 +67,8 @@ def test_tiles_are_as_large_as_shared_memory_allows(gpu):
     if gpu is AMPERE:
         assert [type(plan) for plan in plans(16, 64)] == [TensorCorePlan] * 3
         assert [type(plan) for plan in plans(8, 128)] == [TensorCorePlan, PlainPlan, PlainPlan]
+        # Wide rows are for clusters of blocks, which came with Hopper.
+        assert [type(plan) for plan in plans(32, 64)] == [PlainPlan] * 3
     else:
         with pytest.raises(ValueError, match="no plan of the key pass"):
             plans(16, 64)
@@ -85,40 +98,90 @@ class Uncalled:
         """Do nothing: the numbers are no matter here."""
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs CUDA's compiler, nvcc")
-@pytest.mark.parametrize(
-    ("kernel", "value"),
-    [
-        *[("small_head", "hidden"), ("large_head", "hidden"), ("large_head", "linear")],
-        *[("large_head_plain", "hidden"), ("decode", "hidden")],
+@functools.cache
+def compile_once(source, macros, chip):
+    nvrtc.compile_cubin(source, dict(macros), chip)
+
+
+class Member(NamedTuple):
+    kernel: str
+    heads: int
+    width: int
+    dtype: torch.dtype
+    formula: Formula
+    passes: frozenset
+
+    def __str__(self):
+        formula = self.formula
+        names = (formula.normalisation, formula.value, formula.output, str(self.dtype)[6:])
+        walk = () if formula.causal else ("one-walk",)
+        return "-".join((self.kernel, f"{self.heads}x{self.width}", *names, *walk))
+
+
+def member(kernel, heads, width, dtype=BF16, *, passes=(0, 1, 2), **changes):
+    return Member(kernel, heads, width, dtype, replace(HYLA, **changes), frozenset(passes))
+
+
+def small(passes=(0, 1, 2), **changes):
+    return member("small_head", 16, 4, torch.float32, passes=passes, **changes)
+
+
+MEMBERS = [
+    *[small(normalisation=name) for name in small_head.NORMALISATIONS],
+    *[
+        small(normalisation=name, causal=False, passes=(0, 3))
+        for name in ("rms_head", "softmax+rms_head", "rms_head+softmax")
     ],
+    *[small(value=value) for value in ("linear", "residual")],
+    small(output="rms", passes=(0, 1, 2, "output_stage")),
+    *[
+        member("large_head", 8, 64, normalisation=name)
+        for name in ("rms_head", "none", "softmax", "softmax+rms_head")
+    ],
+    member("large_head", 8, 64, output="rms", passes=(0, 1, 2, "output_stage")),
+    member("large_head", 8, 64, value="linear"),
+    member("large_head_plain", 8, 64, torch.float32),
+    member("large_head_plain", 8, 64, torch.float32, value="linear"),
+    member("decode", 8, 64, passes=("decode", "output_stage")),
+    member("decode", 8, 64, output="rms", passes=("decode", "output_stage")),
+]
+WIDE = [
+    *[member("large_head", *shape) for shape in ((16, 64), (32, 64), (16, 128), (32, 128))],
+    member("large_head", 32, 64, normalisation="softmax"),
+    member("large_head", 16, 128, normalisation="softmax+rms_head"),
+    member("large_head", 32, 128, output="rms", passes=(0, 1, 2, "output_stage")),
+]
+
+
+# By the compiler that users run: nvcc takes functions that it refuses.
+@pytest.mark.parametrize(
+    ("gpu", "member"),
+    [
+        *[(gpu, one) for gpu in (AMPERE, ADA, HOPPER) for one in MEMBERS],
+        *[(HOPPER, one) for one in WIDE],
+    ],
+    indirect=["gpu"],
+    ids=str,
 )
-def test_every_pass_compiles(kernel, value, gpu, tmp_path, monkeypatch):
+def test_every_pass_compiles(member, gpu, compiler, monkeypatch):
     passes = set()
 
     def load_kernel(source, name, macros, device):
-        file = tmp_path / f"{name}.cu"
-        file.write_text(source, encoding="utf-8")
-        command = ["nvcc", "-std=c++17", "-cubin", f"-arch={gpu.chip}", str(file)]
-        command += ["-o", str(file.with_suffix(".cubin"))]
-        command += [f"-D{key}={value}" for key, value in macros.items()]
-        ran = subprocess.run(command, capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stderr
-        passes.add(macros.get("PASS") if name == kernel.removesuffix("_plain") else name)
+        compile_once(source, tuple(sorted(macros.items())), gpu.chip)
+        passes.add(macros.get("PASS", name) if name != "output_stage" else name)
         return Uncalled()
 
     for module in (small_head, large_head, decode, output_stage):
         monkeypatch.setattr(module, "load_kernel", load_kernel)
     for module in (small_head, large_head, decode):
         monkeypatch.setattr(module, "DEVICES", ("cuda", "cpu"))
-    heads, width = (16, 4) if kernel == "small_head" else (8, 64)
-    dtype = BF16 if kernel in ("large_head", "decode") else torch.float32
+    kernel, heads, width, dtype, formula, expected = member
     k = v = torch.zeros(2, 17, heads, width, dtype=dtype)
     q = k[:, :1] if kernel == "decode" else k.clone().requires_grad_()
     for deterministic in (False, True):
-        call = Call(q, k, v, formula=replace(HYLA, value=value), deterministic=deterministic)
+        call = Call(q, k, v, formula=formula, deterministic=deterministic)
         assert choose_kernel(call) == (kernel, "")
         output = fused_attention(kernel.removesuffix("_plain"), call)
         if q.requires_grad:
             output.sum().backward()
-    assert passes == ({None, "output_stage"} if kernel == "decode" else {0, 1, 2})
+    assert passes == expected
