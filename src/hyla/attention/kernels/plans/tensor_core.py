@@ -85,12 +85,9 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     if heads > MAX_HEADS:
         return ()
     split = math.ceil(8 * _groups(heads) * TensorCorePlan.padded(width) / _MOST_OF_A_ROW)
-    slices = TensorCorePlan.padded(width) // split // 16
     if pass_name == "forward":
-        eights = 2 if heads <= 16 else 1  # of queries a warp: their outputs are registers
-        queries = 8 * eights * WARPS // slices
-        tiles = [(queries, keys) for keys in (64, 32, 16)]
-        return tuple(TensorCorePlan(queries=q, keys=k, warps=WARPS, split=split) for q, k in tiles)
+        # A block that holds whole rows is faster, though its tiles are smaller.
+        return tuple(p for parts in sorted({1, split}) for p in _forward_plans(heads, width, parts))
     if split > 1:
         return (TensorCorePlan(queries=16, keys=16, warps=WARPS, stages=1, split=split),)
     # Of 32 keys a query's gradient is added up before it goes to memory; but those of so many keys
@@ -100,3 +97,13 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     return tuple(
         TensorCorePlan(queries=q, keys=k, warps=WARPS, stages=stages) for q, k, stages in tiles
     )
+
+
+def _forward_plans(heads: int, width: int, split: int) -> list[TensorCorePlan]:
+    slices = TensorCorePlan.padded(width) // split // 16
+    eights = 2 if heads <= 16 else 1  # of queries a warp: their outputs are registers
+    queries = 8 * eights * WARPS // slices
+    return [
+        TensorCorePlan(queries=queries, keys=keys, warps=WARPS, split=split)
+        for keys in (64, 32, 16)
+    ]
