@@ -37,7 +37,8 @@ class ArmAttention(MultiHeadAttention):
 
     def forward(self, x: Tensor, context: Tensor | None = None, **options: Any) -> Tensor:
         """Attend as training and evaluation of a population do: without cache and codes."""
-        assert not any(options.pop(name) for name in ("cache", "return_code"))
+        asked = [options.pop(name) for name in ("cache", "return_code")]
+        assert not any(asked)
         projected = self._projected(x, x if context is None else context)
         return self.out_proj(self.attend(*projected, **options))
 
@@ -128,11 +129,11 @@ def run(name: str, *, scale: str, seeds: int, until: int, root: Path, max_second
     """Train an arm until a step, or until the time is over."""
     arm = ARMS[name]
     preset = load_preset("sraven", scale)
-    (usual,) = ({key: values[0] for key, values in preset["members"].items()},)
+    usual = {key: values[0] for key, values in preset["members"].items()}
     members = [usual | dict(own) | {"seed": seed} for own in arm.settings for seed in range(seeds)]
-    changes = {"model": {"attention": arm.attention}, "members": members, "precision": "tf32"}
-    if scale != "paper":
-        del changes["precision"]
+    changes: dict[str, Any] = {"model": {"attention": arm.attention}, "members": members}
+    if scale == "paper":
+        changes["precision"] = "tf32"
     hyla.nn.transformer.MultiHeadAttention = arm.layer
     config = config_from_tree(merge(preset, changes))
     try:

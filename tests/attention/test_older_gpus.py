@@ -94,7 +94,7 @@ def test_output_and_gradients(name, heads, width, gpu, tmp_path, monkeypatch):
 
 
 class Uncalled:
-    def launch(self, *_, early=False):
+    def launch(self, *_):
         """Do nothing: the numbers are no matter here."""
 
 

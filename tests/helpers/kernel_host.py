@@ -77,7 +77,7 @@ class HostKernel:
     def __init__(self, library):
         self.library = library
 
-    def launch(self, blocks, threads, arguments, shared_bytes=0, *, early=False):
+    def launch(self, blocks, threads, arguments, shared_bytes=0):
         if hasattr(self.library, "shared_bytes"):
             self.library.shared_bytes.restype = ctypes.c_size_t
             assert shared_bytes == self.library.shared_bytes(), "host and kernel disagree"

@@ -155,8 +155,8 @@ def _path_of_member(
                 return spec.finish(out, _keys_seen(q, k, causal=causal))
 
             return Path(name, attend_and_finish)
-        if q.shape[-1] >= linear.MIN_WIDTH:
-            return reason  # else the small-head kernel may know it
+        if normalisation == "softmax" and q.shape[-1] >= linear.MIN_WIDTH:
+            return reason  # what else it is, a kernel of ours may know
     if mask is not None and not _is_padding(mask):
         return f"of masks only key padding [B, 1, 1, Tk] and causal, not {tuple(mask.shape)}"
 

@@ -179,7 +179,7 @@ def test_kernels_compile_for_hopper_and_fit_into_registers(
     compiled = []
 
     class Kernel:
-        def launch(self, *_, early: bool):
+        def launch(self, *_):
             """Do nothing: the numbers are no matter here."""
 
     def load_kernel(source, name, macros, device):

@@ -109,7 +109,7 @@ def _population(seeds: list[int], *, stacked: bool, compile: bool = False) -> Po
 
 
 @pytest.mark.usefixtures("tiny_sums")
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_population_trains_as_with_plain_layers(compile: bool):
     torch.compiler.reset()
     several = _population([0, 1, 2], stacked=True, compile=compile)

@@ -21,31 +21,11 @@ import torch
 from hyla._files import write_atomically
 
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute of the driver
-_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID of the driver
 _DIGEST = 32  # bytes of the SHA-256 behind a kernel that is kept
 
 
 class CudaError(RuntimeError):
     """The compiler or the driver refused; the message carries its log."""
-
-
-class _LaunchAttribute(ctypes.Structure):
-    """`CUlaunchAttribute` of the driver, whose value takes 64 bytes."""
-
-    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16)]
-
-
-class _LaunchConfig(ctypes.Structure):
-    """`CUlaunchConfig` of the driver."""
-
-    _fields_ = [
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_LaunchAttribute)),
-        ("attribute_count", ctypes.c_uint),
-    ]
 
 
 class Binary:
@@ -70,22 +50,14 @@ class Binary:
         finally:
             _check(self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
         self._device_index = device_index
-        self._may_be_early = torch.cuda.get_device_capability(device_index) >= (9, 0)
         self._shared_bytes = 48 * 1024  # what a kernel gets without asking
 
     def launch(
-        self,
-        blocks: int,
-        threads: int,
-        arguments: ctypes.Structure,
-        shared_bytes: int = 0,
-        *,
-        early: bool = False,
+        self, blocks: int, threads: int, arguments: ctypes.Structure, shared_bytes: int = 0
     ) -> None:
         """Run `blocks` × `threads` on torch's current stream; the kernel takes one struct.
 
-        `shared_bytes` is the dynamic shared memory of a block. `early` is for a kernel that waits
-        for those before it by itself (order.cuh).
+        `shared_bytes` is the dynamic shared memory of a block.
         """
         stream = torch.cuda.current_stream(self._device_index).cuda_stream
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
@@ -99,18 +71,10 @@ class Binary:
                     )
                 )
                 self._shared_bytes = shared_bytes
-            attribute = _LaunchAttribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION, value=(1,))
-            config = _LaunchConfig(
-                grid=(blocks, 1, 1),
-                block=(threads, 1, 1),
-                shared_bytes=shared_bytes,
-                stream=stream,
-                attributes=ctypes.pointer(attribute),
-                attribute_count=int(early and self._may_be_early),
-            )
+            grid, block = (blocks, 1, 1), (threads, 1, 1)
             _check(
-                self._driver.cuLaunchKernelEx(
-                    ctypes.byref(config), self._function, parameters, None
+                self._driver.cuLaunchKernel(
+                    self._function, *grid, *block, shared_bytes, stream, parameters, None
                 )
             )
         finally:
@@ -239,12 +203,12 @@ def _driver() -> ctypes.CDLL:
     if driver is None:
         raise CudaError("the CUDA driver library (libcuda) was not found: install NVIDIA's driver")
     # Handles are pointers: without argument types, ctypes would cut them to 32 bits.
-    pointer = ctypes.c_void_p
+    unsigned, pointer = ctypes.c_uint, ctypes.c_void_p
     driver.cuCtxPushCurrent_v2.argtypes = [pointer]
     driver.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
     driver.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
     driver.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
-    driver.cuLaunchKernelEx.argtypes = [pointer] * 4
+    driver.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
     _check_with(driver, driver.cuInit(0))
     return driver
 

@@ -37,7 +37,7 @@ NORMALISATIONS = ("none", "rms_head", "softmax", "softmax+rms_head", "rms_head+s
 
 _PASSES = {"forward": 0, "query": 1, "key": 2, "backward": 3}  # a source each, after these:
 _SHARED_SOURCES = (
-    *("phi.cuh", "order.cuh", "output.cuh"),
+    *("phi.cuh", "output.cuh"),
     *("small_head.cuh", "small_head_pairs.cuh", "small_head_rms_first.cuh"),
     *("small_head_walk.cuh", "small_head_keys.cuh"),
 )
@@ -339,7 +339,7 @@ def _launch(
     source = read_sources(*_SHARED_SOURCES, f"small_head_{pass_name}.cu")
     kernel = load_kernel(source, "small_head", macros, first.device)
     shared = shared_bytes(plan, call) if pass_name == "backward" else 0
-    kernel.launch(blocks, plan.threads, arguments, shared, early=True)
+    kernel.launch(blocks, plan.threads, arguments, shared)
 
 
 def _blocks(pass_name: str, plan: Plan, own: Tensor, shared_by: int, mode: int) -> int:

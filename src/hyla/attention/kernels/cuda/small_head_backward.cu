@@ -288,7 +288,6 @@ DEVICE void walk_all(const Arguments &a, const Sequence &sequence) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
-    wait_for_earlier_kernels();
     extern __shared__ uint4 dynamic[];
     Sequence sequence;
     sequence.batch = static_cast<int>(blockIdx.x);

@@ -63,7 +63,6 @@ DEVICE void sum_over_keys(const Arguments &a, const Place &place, Biases biases,
 // Keys, values and biases of the next step are asked for as soon as those of this one were used
 // for the last time: they arrive in the same registers, while the rest of the step is computed.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
-    wait_for_earlier_kernels();
     const Place place = locate(a, a.queries);
     float q[ROWS][LOCAL], o[ROWS][LOCAL] = {};
     load_tile(a.q + place.batch * a.q_batch, a.q_token, place, a.queries, a.scale, q);

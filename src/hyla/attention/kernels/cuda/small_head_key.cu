@@ -1,7 +1,6 @@
 // The backward pass of keys: dK and dV.
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
-    wait_for_earlier_kernels();
     const Place place = locate(a, a.keys);
     Keys keys;
     keys.load(a, place);

@@ -140,7 +140,6 @@ DEVICE void average_gradients(const Arguments &a, const Place &place, Biases bia
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) small_head(const Arguments a) {
-    wait_for_earlier_kernels();
     const Place place = locate(a, a.queries);
     Tile tile;
     float dq[ROWS][LOCAL] = {};

@@ -105,5 +105,5 @@ def _forward_plans(heads: int, width: int, split: int) -> list[TensorCorePlan]:
     queries = 8 * eights * WARPS // slices
     return [
         TensorCorePlan(queries=queries, keys=keys, warps=WARPS, split=split)
-        for keys in (64, 32, 16)
+        for keys in ((64, 32, 16) if split == 1 else (16,))
     ]

@@ -14,7 +14,7 @@ load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
 CAPABILITY = (9, 0)  # Hopper, whose products by warpgroups no other generation has
 
-_BELOW = ("phi.cuh", "order.cuh", "tensor_core.cuh", "scalars.cuh")
+_BELOW = ("phi.cuh", "tensor_core.cuh", "scalars.cuh")
 _SHARED = ("warpgroup.cuh", "layout.cuh", "shares.cuh", "rows.cuh", "tiles.cuh")
 
 
@@ -43,7 +43,7 @@ def start(
     source = read_sources(*_BELOW) + read_sources(*_SHARED, f"{name}.cu", package=__package__)
     definitions = {"PHI": PHIS["gelu_tanh"], **macros}
     kernel = load_kernel(source, f"block_{name}", definitions, device)
-    kernel.launch(blocks, threads, arguments, shared_bytes, early=True)
+    kernel.launch(blocks, threads, arguments, shared_bytes)
 
 
 def line(x: Tensor, at_once: int, slices: int = 1) -> Line:

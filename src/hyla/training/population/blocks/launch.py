@@ -154,7 +154,7 @@ def _hidden_backward(
     # As few blocks as have no more tiles each: every one has 128 KiB of sums to write, and somebody
     # to add them up.
     tiles = -(-dy.shape[0] * dy.shape[1] // _FEW_ROWS)
-    passes = -(-tiles // (multiprocessors(dy.device) // sizes.slices))
+    passes = max(1, -(-tiles // (multiprocessors(dy.device) // sizes.slices)))
     walk = line(dy, passes * _FEW_ROWS, sizes.slices)
     hidden = _tokens(dy, sizes.hidden)
     sums = _rows(dy, walk, 2 * SLICE * EMBED + SLICE + EMBED, sizes.slices)

@@ -77,7 +77,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) block_finish_forward(co
         }
     }
     publish_tiles();
-    wait_for_earlier_kernels();
     Turn turn, left;
     int phase = 0;
     for (Share share(a.line, blockIdx.x); share.is_left(); phase ^= 1) {

@@ -183,7 +183,6 @@ DEVICE void add_plain(const Arguments &a, Memory &memory, int member, int number
 extern "C" __global__ void __launch_bounds__(THREADS) block_gradients(const Arguments a) {
     extern __shared__ __align__(1024) uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
-    wait_for_earlier_kernels();
     const int blocks = NORM_BLOCKS + a.plain_blocks;
     const int member = blockIdx.x / blocks, block = blockIdx.x % blocks;
     if (block < NORM_BLOCKS) {

@@ -131,7 +131,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) block_hidden_backward(c
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
     if (my_thread() == 0) set_up(memory.weights, 1);
     publish_tiles();
-    wait_for_earlier_kernels();
     float along[EMBED / 2], down[EMBED / 2];
     const int slice = my_slice(), rows = 64 * my_warpgroup() * ROW_BYTES;
     int phase = 0;

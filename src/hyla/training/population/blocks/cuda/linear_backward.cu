@@ -188,7 +188,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) block_linear_backward(c
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
     if (my_thread() == 0) set_up(memory.full, 1);
     publish_tiles();
-    wait_for_earlier_kernels();
     const int half = 64 * my_warpgroup() * ROW_BYTES;  // 64 rows of 128
     float sums[NARROW / 2];
     int phase = 0;

@@ -35,7 +35,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) block_project_forward(c
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
     if (my_thread() == 0) set_up(memory.full, 1);
     publish_tiles();
-    wait_for_earlier_kernels();
     int phase = 0;
     for (Share share(a.line, blockIdx.x); share.is_left(); phase ^= 1) {
         const Piece piece = share.next();

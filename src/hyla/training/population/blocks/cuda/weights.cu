@@ -120,7 +120,6 @@ DEVICE void write_bias(const Arguments &a, int member, int number) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) block_weights(const Arguments a) {
-    wait_for_earlier_kernels();
     const int blocks = a.tile_blocks + a.bias_blocks;
     const int member = blockIdx.x / blocks, block = blockIdx.x % blocks;
     if (block < a.tile_blocks) {
