@@ -361,3 +361,7 @@ DEVICE void load_code_of_two(Pair (&x)[EIGHTS][2][GROUPS], Shared at) {
         }
     }
 }
+
+DEVICE float in_range(float x) {  // bf16 has the range of float32
+    return KIND == 1 && x == x ? fminf(fmaxf(x, -65504.f), 65504.f) : x;
+}

@@ -381,10 +381,6 @@ DEVICE void store_pair(Half *to, float first, float second) {
     *reinterpret_cast<Pair *>(to) = pack(first, second);
 }
 
-DEVICE float in_range(float x) {  // bf16 has the range of float32
-    return KIND == 1 && x == x ? fminf(fmaxf(x, -65504.f), 65504.f) : x;
-}
-
 DEVICE void load_code(float (&code)[2], const Memory &memory, int group, int query, int key) {
     const Pair two = *reinterpret_cast<const Pair *>(
         reinterpret_cast<const char *>(memory.code) + code_place(group, query, key) +

@@ -96,10 +96,6 @@ DEVICE void store_pairs(Half *to, const Pairs &x, int first_head, int row, int c
     }
 }
 
-DEVICE float in_range(float x) {  // bf16 has the range of float32
-    return KIND == 1 && x == x ? fminf(fmaxf(x, -65504.f), 65504.f) : x;
-}
-
 // From da to scale · ds, in place; the gradient of the bias is ds.
 DEVICE void differentiate(Pairs &da, const Pairs &code, const float (&r)[4], const float (&mean)[4],
                           const Arguments &a, const Sequence &s, int first_head, int first_query,
