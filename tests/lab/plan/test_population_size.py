@@ -51,10 +51,14 @@ class Gpu:
         ({12: 100, 24: 120, 48: 121}, 1000, 100, 24, [12, 24, 48]),  # no longer faster
         ({12: 100, 24: 120, 48: 140}, 1000, 60, 48, [12, 24, 48]),  # no more are wanted
         ({12: 100, 24: 120}, 40, 100, 24, [12, 24]),  # twice as many would not fit
-        ({12: 100}, 10, 100, 12, [12]),  # nor do these: the cohort will split them
+        ({12: 100, 6: 104}, 20, 100, 12, [12, 6]),  # nor here; half as many are hardly faster
+        ({12: 100, 24: 90, 6: 120, 3: 125}, 1000, 100, 6, [12, 24, 6, 3]),  # a wide model
+        ({3: 100, 1: 101}, 5, 100, 3, [12, 6, 3, 1]),  # neither twelve nor six fit
     ],
 )
-def test_members_are_doubled_as_long_as_it_pays(monkeypatch, rates, memory, members, best, tried):
+def test_members_are_doubled_or_halved_as_long_as_it_pays(
+    monkeypatch, rates, memory, members, best, tried
+):
     gpu, said = Gpu(monkeypatch, rates, memory * GIB), []
     assert fastest_size(config(members), CUDA, said.append) == best
     assert gpu.tried == tried
@@ -62,17 +66,17 @@ def test_members_are_doubled_as_long_as_it_pays(monkeypatch, rates, memory, memb
 
 
 def test_a_shape_is_measured_once(monkeypatch, tmp_path: Path):
-    gpu, said = Gpu(monkeypatch, {12: 100, 24: 101}, 1000 * GIB), []
+    gpu, said = Gpu(monkeypatch, {6: 90, 12: 100, 24: 101}, 1000 * GIB), []
     assert measured_size(config(), tmp_path, CUDA, None) is None
     assert gpu.tried == []  # nobody asked for it
     assert measured_size(config(), tmp_path, CUDA, said.append) == 12
-    assert gpu.tried == [12, 24]
+    assert gpu.tried == [12, 24, 6]
     longer_with_others = config(members=50, steps=200_000)
     assert measured_size(longer_with_others, tmp_path, CUDA, None) == 12
-    assert gpu.tried == [12, 24]
+    assert gpu.tried == [12, 24, 6]
     wider = config(model={"width_factor": 2})
     assert measured_size(wider, tmp_path, CUDA, said.append) == 12
-    assert gpu.tried == [12, 24, 12, 24]
+    assert gpu.tried == [12, 24, 6, 12, 24, 6]
 
 
 @pytest.mark.parametrize("short", [{"members": 12}, {"steps": 100}])
@@ -83,7 +87,7 @@ def test_what_is_soon_trained_is_not_measured(monkeypatch, tmp_path: Path, short
 
 
 def test_the_plan_measures_only_when_it_is_told_to(monkeypatch, tmp_path: Path):
-    Gpu(monkeypatch, {12: 100, 24: 101}, 1000 * GIB)
+    Gpu(monkeypatch, {6: 90, 12: 100, 24: 101}, 1000 * GIB)
     monkeypatch.setattr(population_size, "WORTH_MEASURING", 1)
     grid = {"task": "fuzzy", "scale": "smoke", "grid": {"members.seed": list(range(20))}}
 
@@ -99,7 +103,7 @@ def test_the_plan_measures_only_when_it_is_told_to(monkeypatch, tmp_path: Path):
 
 
 def test_reproduce_trains_as_many_together_as_were_measured(monkeypatch, tmp_path: Path, capsys):
-    Gpu(monkeypatch, {12: 100, 24: 101}, 1000 * GIB)
+    Gpu(monkeypatch, {6: 90, 12: 100, 24: 101}, 1000 * GIB)
     monkeypatch.setattr(population_size, "WORTH_MEASURING", 1)
     planned: list[int] = []
 

@@ -11,31 +11,41 @@ from hyla.training.config import TrainConfig
 from hyla.training.population.population import Population
 
 FIRST_SIZE = 12
-"""Members that are tried first; then twice as many, and so on."""
-_GAIN = 1.05  # in model-steps a second: what twice the members have to bring
+"""Members that are tried first; then twice as many and so on, or half as many."""
+_GAIN = 1.05  # in model-steps a second: what another number of members has to bring
 _SECONDS = 2.0
 
 
 def fastest_size(config: TrainConfig, device: torch.device, say: Callable[[str], None]) -> int:
     """Return how many members of a config to train together on a GPU, by trying.
 
-    As long as twice as many are faster by a twentieth, would fit into memory, and are wanted.
+    Twice as many as long as they are faster by a twentieth, would fit into memory, and are wanted;
+    if they never are, half as many by the same rule: of wide models, the activations of fewer may
+    stay in the cache.
     """
     memory = torch.cuda.get_device_properties(device).total_memory
-    best, best_rate, size = FIRST_SIZE, 0.0, FIRST_SIZE
-    while size <= len(config.members):
+
+    def tried(size: int) -> tuple[float, int]:
         try:
             rate, peak = _tried(config, size, device)
         except torch.cuda.OutOfMemoryError:
             rate, peak = 0.0, memory
         _free(device)
         say(f"{size} models together: {rate:,.0f} model-steps/s, {peak / 2**30:.1f} GiB")
+        return rate, peak
+
+    best = FIRST_SIZE
+    best_rate, peak = tried(best)
+    while 2 * best <= len(config.members) and 2 * peak <= memory:
+        rate, peak = tried(2 * best)
         if rate < _GAIN * best_rate:
             break
-        best, best_rate = size, rate
-        if 2 * peak > memory:
+        best, best_rate = 2 * best, rate
+    while FIRST_SIZE >= best > 1:
+        rate, _ = tried(best // 2)
+        if rate < _GAIN * best_rate:
             break
-        size *= 2
+        best, best_rate = best // 2, rate
     return best
 
 
