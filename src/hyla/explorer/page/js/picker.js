@@ -1,7 +1,7 @@
 // Which puzzle is shown: the controls that the Puzzle, Code and Swap views share.
 
 import { get } from "./api.js";
-import { choice, field, h, select } from "./dom.js";
+import { button, choice, field, h, numberInput, select } from "./dom.js";
 import { modelOf, modelsOf, shortName, standing } from "./models.js";
 import { canShowShapes } from "./panels.js";
 import { ruleLabel } from "./words.js";
@@ -136,20 +136,8 @@ function build(app, size, current) {
     ],
     (permuted) => change({ permuted }),
   );
-  const seed = h("input", {
-    type: "number",
-    name: "seed",
-    min: 0,
-    max: 2 ** 31 - 1,
-    step: 1,
-    required: true,
-    change: () => seed.reportValidity() && change({ seed: String(seed.valueAsNumber) }),
-  });
-  const fresh = h(
-    "button",
-    { type: "button", class: "secondary", click: () => app.set(anotherPuzzle()) },
-    "New puzzle",
-  );
+  const seed = numberInput((number) => change({ seed: number }), { name: "seed" });
+  const fresh = button("secondary", "New puzzle", () => app.set(anotherPuzzle()));
   const ruleSelects = Array.from({ length: features }, (_, i) =>
     select(
       rules.map((rule) => [rule, ruleLabel(rule)]),

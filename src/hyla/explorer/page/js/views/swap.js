@@ -2,11 +2,24 @@
 
 import { post, serial } from "../api.js";
 import { probabilityBars } from "../bars.js";
-import { choice, failure, field, h, percent, select, waiting } from "../dom.js";
+import {
+  button,
+  choice,
+  details,
+  failure,
+  field,
+  h,
+  numberInput,
+  percent,
+  segments,
+  select,
+  waiting,
+} from "../dom.js";
 import { heading, smallBoard, withoutModel } from "../heading.js";
 import { modelOf, modelsOf } from "../models.js";
-import { grid } from "../panels.js";
+import { grid, question } from "../panels.js";
 import { completePuzzle, fetchInstance, picker, puzzleOf } from "../picker.js";
+import { listed } from "../route.js";
 import { list, ruleLabel } from "../words.js";
 
 export const title = "Swap";
@@ -72,12 +85,7 @@ export function mount(root, app) {
     try {
       instance = await controls.load(state);
       if (instance === null) return;
-      board.replaceChildren(
-        grid([...instance.panels, Array(instance.features).fill(null)], {
-          mode: puzzle.mode,
-          values: instance.values,
-        }),
-      );
+      board.replaceChildren(question(instance, puzzle.mode));
       if (instance.permuted)
         throw new Error(
           "Codes are swapped between puzzles whose features are in order: only there does the last " +
@@ -94,14 +102,8 @@ export function mount(root, app) {
       if (instance === null) board.replaceChildren();
       const retry =
         instance?.permuted &&
-        h(
-          "button",
-          {
-            type: "button",
-            class: "secondary",
-            click: () => app.set({ permuted: "false", id: null, answer: null }),
-          },
-          "Take one with its features in order",
+        button("secondary", "Take one with its features in order", () =>
+          app.set({ permuted: "false", id: null, answer: null }),
         );
       result.replaceChildren(failure(error, retry));
     } finally {
@@ -142,10 +144,8 @@ export function mount(root, app) {
         chartOf(`After, swapped in ${layersInWords(swap)}`, attention, after.probabilities, outcome),
       ),
       donor &&
-        h(
-          "details",
-          { class: "help" },
-          h("summary", {}, "The donor’s puzzle"),
+        details(
+          "The donor’s puzzle",
           h("div", { class: "board small" }, grid([...donor.panels, donor.target], view)),
         ),
     ];
@@ -186,7 +186,7 @@ async function donorOf({ code, donor, rule, sameOperands, number }, { model }) {
 function swapOf(state, about) {
   const { size, model } = puzzleOf(state, about);
   const count = modelOf(about, model)?.layers ?? 1;
-  const asked = (state.layers ?? "").split(",").filter(Boolean).map(Number);
+  const asked = listed(state.layers).map(Number);
   const valid = asked.filter((layer) => Number.isInteger(layer) && layer >= 0 && layer < count);
   return {
     code: CODES.some(([code]) => code === state.code) ? state.code : "instance",
@@ -219,14 +219,7 @@ function settingControls(app) {
     change: () => app.set({ operands: operands.checked ? null : ANY_OPERANDS }),
   });
   const operandsField = h("label", { class: "tick" }, operands, " with the same operands: the values before it in its row");
-  const number = h("input", {
-    type: "number",
-    name: "number",
-    min: 0,
-    max: 2 ** 31 - 1,
-    required: true,
-    change: () => number.reportValidity() && app.set({ number: number.value }),
-  });
+  const number = numberInput((chosen) => app.set({ number: chosen }), { name: "number" });
   const numberField = field("Donor’s number (seen combinations)", number);
   const layers = h("fieldset", { class: "choice" });
   const pairs = choice("Keys whose code is swapped", PAIRS, (chosen) =>
@@ -241,10 +234,8 @@ function settingControls(app) {
       rule.replaceChildren(
         ...swap.rules.map((name) => h("option", { value: name }, ruleLabel(name))),
       );
-      layers.replaceChildren(
-        h("legend", { class: "label" }, "Layers"),
-        checkboxes(swap.layerCount),
-      );
+      const names = Array.from({ length: swap.layerCount }, (_, layer) => String(layer + 1));
+      layers.replaceChildren(...segments("Layers", names.map(layerBox), names));
     }
     code.choose(swap.code);
     by.choose(swap.donor);
@@ -268,24 +259,10 @@ function settingControls(app) {
       option.textContent = ruleLabel(option.value) + (option.value === own ? " (its own)" : "");
   }
 
-  const checkboxes = (count) =>
-    h(
-      "div",
-      { class: "segments" },
-      Array.from({ length: count }, (_, layer) =>
-        h(
-          "label",
-          {},
-          h("input", {
-            type: "checkbox",
-            value: layer,
-            "aria-label": `Layer ${layer + 1}`,
-            change: chooseLayers,
-          }),
-          h("span", {}, String(layer + 1)),
-        ),
-      ),
-    );
+  function layerBox(name, layer) {
+    const box = { type: "checkbox", value: layer, "aria-label": `Layer ${name}` };
+    return h("input", { ...box, change: chooseLayers });
+  }
 
   function chooseLayers(event) {
     const checked = [...layers.querySelectorAll("input:checked")].map(({ value }) => value);
