@@ -73,14 +73,15 @@ export const segments = (legend, inputs, texts) => [
 export const details = (summary, ...content) =>
   h("details", { class: "help" }, h("summary", {}, summary), content);
 
-/** Buttons of which one is pressed: native radio buttons, so arrows and Tab work as expected. */
-export function choice(legend, options, onChoose) {
+/** Buttons of which one is pressed: native radio buttons, so arrows and Tab work as expected.
+ * `texts` are what they say, by their values. */
+export function choice(legend, texts, onChoose) {
   const name = uniqueId("choice");
-  const inputs = options.map(([value]) =>
+  const inputs = Object.keys(texts).map((value) =>
     h("input", { type: "radio", name, value, change: () => onChoose(value) }),
   );
-  const texts = options.map(([, text]) => text);
-  const element = h("fieldset", { class: "choice" }, segments(legend, inputs, texts));
+  const shown = segments(legend, inputs, Object.values(texts));
+  const element = h("fieldset", { class: "choice" }, shown);
   const choose = (value) => {
     for (const input of inputs) input.checked = input.value === String(value);
   };

@@ -68,13 +68,8 @@ export function picker(app) {
   wide.addEventListener("change", () => {
     element.open ||= wide.matches;
   });
-  const modes = choice(
-    "Show as",
-    [
-      ["shapes", "Shapes"],
-      ["numbers", "Numbers"],
-    ],
-    (mode) => app.set({ show: mode }, { step: false }),
+  const modes = choice("Show as", { shapes: "Shapes", numbers: "Numbers" }, (mode) =>
+    app.set({ show: mode }, { step: false }),
   );
   let controls = null;
   let loaded = { key: null, instance: null };
@@ -118,24 +113,14 @@ function build(app, size, current) {
   );
   const combination = choice(
     "Combination of rules",
-    [
-      ["held-out", "Held out"],
-      ["seen", "Seen"],
-      [OWN, "My choice"],
-    ],
+    { "held-out": "Held out", seen: "Seen", [OWN]: "My choice" },
     (chosen) =>
       chosen === OWN
         ? change({ rules: defaultRules(rules, features).join(","), split: null })
         : change({ rules: null, split: chosen }),
   );
-  const columns = choice(
-    "Features in the columns",
-    [
-      ["false", "In order"],
-      ["true", "Shuffled"],
-    ],
-    (permuted) => change({ permuted }),
-  );
+  const orders = { false: "In order", true: "Shuffled" };
+  const columns = choice("Features in the columns", orders, (permuted) => change({ permuted }));
   const seed = numberInput((number) => change({ seed: number }), { name: "seed" });
   const fresh = button("secondary", "New puzzle", () => app.set(anotherPuzzle()));
   const ruleSelects = Array.from({ length: features }, (_, i) =>

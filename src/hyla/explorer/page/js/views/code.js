@@ -71,10 +71,7 @@ export function mount(root, app) {
     const focused = pairs.querySelector(":focus")?.getAttribute("aria-label");
     const which = choice(
       "Which pair of tokens",
-      [
-        [ROW, "Last position to its row"],
-        [ONE, "A pair of your choice"],
-      ],
+      { [ROW]: "Last position to its row", [ONE]: "A pair of your choice" },
       (chosen) => app.set(chosen === ROW ? { query: null, key: null } : firstPair()),
     );
     which.choose(pair ? ONE : ROW);
@@ -205,9 +202,9 @@ export function mount(root, app) {
 
   function showLayerChoice(count, layer) {
     if (layerButtons?.count !== count) {
-      const options = Array.from({ length: count }, (_, i) => [String(i), String(i + 1)]);
+      const names = Array.from({ length: count }, (_, i) => String(i + 1));
       const choose = (chosen) => app.set({ layer: chosen }, { step: false });
-      layerButtons = { count, ...choice("Layer", options, choose) };
+      layerButtons = { count, ...choice("Layer", names, choose) };
       layerChoice.replaceChildren(layerButtons.element);
     }
     layerButtons.choose(layer);

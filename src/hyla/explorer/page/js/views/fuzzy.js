@@ -100,7 +100,7 @@ function workbench(app, models) {
   const sliders = Array.from({ length: variables }, (_, i) => querySlider(i));
   const axis = choice(
     "Move along",
-    sliders.map((_, i) => [String(i), variableName(i)]),
+    sliders.map((_, i) => variableName(i)),
     (variable) => app.set({ variable }, { step: false }),
   );
   const seed = numberInput((number) => app.set({ seed: number }));

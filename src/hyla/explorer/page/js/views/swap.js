@@ -24,15 +24,8 @@ import { list, ruleLabel } from "../words.js";
 
 export const title = "Swap";
 
-const CODES = [
-  ["instance", "Of another puzzle"],
-  ["rule mean", "Mean of a rule"],
-  ["zero", "All zero"],
-];
-const PAIRS = [
-  ["row", "Its row"],
-  ["all keys", "All keys"],
-];
+const CODES = { instance: "Of another puzzle", "rule mean": "Mean of a rule", zero: "All zero" };
+const PAIRS = { row: "Its row", "all keys": "All keys" };
 const VERDICTS = {
   follows: "It follows the donor’s rule",
   stays: "It stays with its own rule",
@@ -189,14 +182,14 @@ function swapOf(state, about) {
   const asked = listed(state.layers).map(Number);
   const valid = asked.filter((layer) => Number.isInteger(layer) && layer >= 0 && layer < count);
   return {
-    code: CODES.some(([code]) => code === state.code) ? state.code : "instance",
+    code: Object.hasOwn(CODES, state.code) ? state.code : "instance",
     donor: state.donor === BY_NUMBER ? BY_NUMBER : BY_RULE,
     rule: state.rule ?? size.rules.find((rule) => rule === FIRST_RULE) ?? size.rules[0],
     sameOperands: state.operands !== ANY_OPERANDS,
     number: state.number ?? "2",
     layers: valid.length ? valid : Array.from({ length: count }, (_, layer) => layer),
     layerCount: count,
-    pairs: PAIRS.some(([pairs]) => pairs === state.pairs) ? state.pairs : "row",
+    pairs: Object.hasOwn(PAIRS, state.pairs) ? state.pairs : "row",
     rules: size.rules,
   };
 }
@@ -205,10 +198,7 @@ function settingControls(app) {
   const code = choice("Code to put in", CODES, (chosen) => app.set({ code: chosen }));
   const by = choice(
     "Donor",
-    [
-      [BY_RULE, "Any with a rule"],
-      [BY_NUMBER, "A puzzle by number"],
-    ],
+    { [BY_RULE]: "Any with a rule", [BY_NUMBER]: "A puzzle by number" },
     (donor) => app.set({ donor }),
   );
   const rule = select([], { name: "rule", change: () => app.set({ rule: rule.value }) });
