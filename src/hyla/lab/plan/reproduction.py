@@ -193,7 +193,8 @@ class Reproduction(LabLaunch, Job, Extent):
         if not self._any_origin and is_dirty(git_commit()):
             raise ValueError(
                 "this source tree has uncommitted changes, so that no commit would say where the "
-                f"results come from: commit or stash them, {_ANYWAY}"
+                "results come from: commit or stash them; of a copy whose git history is not its "
+                f"own, say the commit by the environment variable HYLA_COMMIT; {_ANYWAY}"
             )
 
     def check_origins(self, shares: Sequence[Share]) -> None:
