@@ -126,8 +126,9 @@ def _has_kernel(config: TrainConfig) -> bool:
     model = config.model
     width = model.width_factor * model.qk_dim // model.num_heads
     q = torch.empty(1, config.build_task().sequence_length, model.num_heads, width)  # never read
+    k = q[:, :, : model.key_heads]
     spec = resolve_spec(model.attention)
-    path = choose_path(q, q, q, spec=spec, scale=1.0, eps=1e-6, causal=model.causal)
+    path = choose_path(q, k, k, spec=spec, scale=1.0, eps=1e-6, causal=model.causal)
     return not isinstance(path, str) or path.startswith(ELSEWHERE)
 
 
@@ -139,7 +140,8 @@ def _arithmetic(config: TrainConfig, *, experts: int | None = None) -> float:
     feed_forward = 2 * embed * width * model.mlp_dim
     if model.feed_forward == "moe":
         feed_forward *= model.num_experts if experts is None else experts
-    per_token = embed * 2 * code + feed_forward + tokens * code
+    projected = (1 + model.key_heads / model.num_heads) * code
+    per_token = embed * projected + feed_forward + tokens * code
     return config.batch_size * tokens * model.num_layers * per_token
 
 

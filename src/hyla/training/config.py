@@ -25,7 +25,13 @@ from hyla._plugins import PluginError
 from hyla.nn import TransformerConfig
 from hyla.tasks import Task, task_class
 from hyla.tasks.base import check_objective
-from hyla.training.identity import own_preset, own_task, without_own_preset, without_own_task
+from hyla.training.identity import (
+    own_preset,
+    own_task,
+    plain_tree,
+    without_own_preset,
+    without_own_task,
+)
 from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
@@ -112,13 +118,10 @@ class TrainConfig:
 
     def to_tree(self) -> dict[str, Any]:
         """Return plain values that identify the run (and nothing that is derived)."""
-        tree = dataclasses.asdict(self)
+        tree = plain_tree(self)
+        tree |= {"task": plain_tree(self.task), "model": plain_tree(self.model)}
         for name in DERIVED_FROM_TASK:
             del tree["model"][name]
-        # A setting that came later: at its default, earlier runs keep their names.
-        for field in dataclasses.fields(self.task):
-            if field.metadata.get("later") and tree["task"][field.name] == field.default:
-                del tree["task"][field.name]
         # Which implementation computes does not change what is computed.
         del tree["model"]["backend"]
         return tree | own_preset(self.model.attention) | own_task(self.task_name, self.build_task())

@@ -62,6 +62,18 @@ def computed(config: "TrainConfig") -> dict[str, Any]:
     )
 
 
+def plain_tree(settings: Any) -> dict[str, Any]:
+    """Return a config's settings as plain values: all but those that came later, at their defaults.
+
+    So earlier runs keep their names.
+    """
+    tree = dataclasses.asdict(settings)
+    for field in dataclasses.fields(settings):
+        if field.metadata.get("later") and tree[field.name] == field.default:
+            del tree[field.name]
+    return tree
+
+
 def own_preset(attention: str | AttentionSpec) -> dict[str, str]:
     """Return what a tree holds beside the name of somebody's own preset: a hash of its meaning.
 
