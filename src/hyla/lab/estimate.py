@@ -3,8 +3,9 @@
 A step of P models takes about ``latency + P · work``: the first part is the same however small the
 models are, the second grows with them. Both were measured with the paper's models (`hyla bench
 train`, results/bench); other shapes are scaled by their arithmetic. An estimate, right within a
-factor of two or so; where the store holds the same method on the same device, its clock is used.
-Evaluations between the steps, measuring and the report are not in it.
+factor of two or so where nothing else keeps the device busy; where the store holds the same method
+on the same device, its clock is used. Evaluations between the steps, measuring and the report are
+not in it.
 """
 
 from collections.abc import Mapping, Sequence
