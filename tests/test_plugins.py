@@ -169,6 +169,19 @@ def test_an_error_in_a_plugin_names_its_file_and_line(tmp_path, monkeypatch, sou
             _plugins.load()
 
 
+def test_an_error_in_the_preset_of_a_plugin_names_its_file_and_line(tmp_path: Path):
+    (tmp_path / "bent.py").write_text(
+        "from hyla.attention import AttentionSpec, register_attention\n"
+        "def phi(hidden):\n"
+        "    raise RuntimeError('bent')\n"
+        "spec = AttentionSpec(normalisation='rms_head', value='hidden', phi=phi)\n"
+        "register_attention('mine', spec)\n"
+    )
+    code = "from hyla.cli import main; main(['train', 'fuzzy', '--attention', 'mine'])"
+    done = run(code, tmp_path, HYLA_PLUGINS=str(tmp_path / "bent.py"))
+    assert f"RuntimeError: bent ({tmp_path / 'bent.py'}, line 3)" in done.stderr
+
+
 def test_a_task_that_was_changed_is_trained_anew(tmp_path: Path):
     """An old result does not answer for it, and its old run is found again once it is as before."""
     plugin, old = tmp_path / "mine.py", PLUGIN.read_text()

@@ -31,11 +31,13 @@ def cpu_threads() -> str:
 def git_commit() -> str | None:
     """Return the commit of this source, with ``-dirty`` if changed; None for an installation.
 
-    What lies beside the package (results, pages) computes nothing and may be edited. An installed
-    copy may lie inside somebody else's repository, whose commit says nothing here; it is not
-    tracked there. A tree that was copied without its history can be told by the environment
-    variable HYLA_COMMIT.
+    The environment variable HYLA_COMMIT is taken at its word, before git: of a copy whose history
+    is another's, or that has none, only whoever copied it knows the commit. Otherwise: what lies
+    beside the package (results, pages) computes nothing and may be edited. An installed copy may
+    lie inside somebody else's repository, whose commit says nothing here; it is not tracked there.
     """
+    if given := os.environ.get("HYLA_COMMIT"):
+        return given
     source = Path(__file__)
 
     def git(*command: str) -> str:
@@ -54,4 +56,4 @@ def git_commit() -> str | None:
         edited = git("status", "--porcelain", "--untracked-files=normal", "--", ".")
         return git("rev-parse", "HEAD") + ("-dirty" if edited else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("HYLA_COMMIT")
+        return None

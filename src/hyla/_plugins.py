@@ -70,6 +70,14 @@ def _load() -> None:
                 ) from error
 
 
+def place_of(error: Exception) -> str:
+    """Return `` (FILE, line N)`` for an error that arose in a plug-in's file, else nothing."""
+    for name in _asked_for():
+        if line := _line_of(error, name):
+            return f" ({name}{line})"
+    return ""
+
+
 def _line_of(error: Exception, file: str) -> str:
     """Say at which line of a file an error arose; of one in its syntax Python says so itself."""
     steps = traceback.extract_tb(error.__traceback__)

@@ -74,6 +74,8 @@ def test_onnxruntime_computes_what_the_model_does(tmp_path, changes, padded):
     session = onnxruntime.InferenceSession(path)
     inputs = {"x": x.numpy()} | ({"padding": padding.numpy()} if padded else {})
     assert [one.name for one in session.get_inputs()] == list(inputs)
+    for one in (*session.get_inputs(), *session.get_outputs()):
+        assert one.shape[:2] == ["batch", "tokens"]
     (got,) = session.run(["logits"], inputs)
     torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-4, atol=1e-5)
 

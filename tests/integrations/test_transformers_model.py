@@ -51,9 +51,11 @@ def test_the_defaults_are_the_papers():
 
 
 @pytest.mark.parametrize("attention", ["hyla", "softmax", "linear"])
-@pytest.mark.parametrize("tied", [True, False])
-def test_save_and_load(tmp_path, attention, tied):
-    saved = model(attention=attention, tie_word_embeddings=tied)
+@pytest.mark.parametrize(("tied", "key_heads"), [(True, None), (False, None), (True, 2)])
+def test_save_and_load(tmp_path, attention, tied, key_heads):
+    shape = {"tie_word_embeddings": tied, "num_key_value_heads": key_heads}
+    saved = model(attention=attention, **shape)
+    assert saved.transformer.blocks[0].attention.num_key_heads == (key_heads or 4)
     saved.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(loaded) is HylaForCausalLM
@@ -75,8 +77,9 @@ def test_from_config_initialises_as_we_do():
     assert made.transformer.blocks[0].feed_forward.up.bias.abs().max() == 0
 
 
-def test_a_transformer_goes_there_and_back():
-    ours = Transformer(tiny().to_transformer_config()).eval()
+@pytest.mark.parametrize("key_heads", [None, 2])
+def test_a_transformer_goes_there_and_back(key_heads):
+    ours = Transformer(tiny(num_key_value_heads=key_heads).to_transformer_config()).eval()
     theirs = HylaForCausalLM.from_transformer(ours, eos_token_id=7).eval()
     assert theirs.config.eos_token_id == 7
     torch.testing.assert_close(theirs(tokens()).logits, ours(tokens()), rtol=0, atol=0)
@@ -90,9 +93,11 @@ def test_what_a_hyla_config_cannot_say_is_refused():
         HylaForCausalLM.from_transformer(other)
 
 
+@pytest.mark.parametrize("key_heads", [None, 2])
 @pytest.mark.parametrize("attention", ["hyla", "softmax", "linear"])
-def test_generate_is_our_own(attention):
-    m, x = model(attention=attention, eos_token_id=None), tokens()
+def test_generate_is_our_own(attention, key_heads):
+    shape = {"num_key_value_heads": key_heads}
+    m, x = model(attention=attention, eos_token_id=None, **shape), tokens()
     options = {"max_new_tokens": 6, "do_sample": False, "attention_mask": torch.ones_like(x)}
     expected = generate(m.transformer, x, max_new_tokens=6, temperature=0)
     assert torch.equal(m.generate(x, **options), expected)

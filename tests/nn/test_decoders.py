@@ -45,7 +45,8 @@ def test_unknown_sizes_are_named():
 
 @pytest.mark.parametrize("attention", ["softmax", "hyla"])
 @pytest.mark.parametrize("feed_forward", ["gelu", "swiglu"])
-def test_flops_are_those_that_are_counted(attention, feed_forward):
+@pytest.mark.parametrize("key_heads", [None, 2])
+def test_flops_are_those_that_are_counted(attention, feed_forward, key_heads):
     """Against PyTorch's own counter, which counts all pairs: so without causality here."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -56,6 +57,7 @@ def test_flops_are_those_that_are_counted(attention, feed_forward):
         causal=False,
         attention=attention,
         feed_forward=feed_forward,
+        num_key_heads=key_heads,
         backend="reference",
     )
     model, tokens = Transformer(config), torch.randint(96, (2, 24))

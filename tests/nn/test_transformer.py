@@ -57,6 +57,8 @@ def parameters(module: torch.nn.Module) -> int:
         pytest.param({"tied": True}, "^tied needs inputs='tokens' .*got inputs='vectors'", id="tied-vectors"),
         pytest.param(TOKENS | {"tied": True, "output_dim": 5}, "^tied needs .*output_dim=5", id="tied-sizes"),
         pytest.param({"num_heads": 4}, "^qk_dim=6 does not divide into num_heads=4", id="heads"),
+        pytest.param({"num_key_heads": 2}, "^num_key_heads=2 does not divide num_heads=3", id="key-heads"),
+        pytest.param({"num_key_heads": 1.5}, "^num_key_heads must be an integer, got 1.5", id="part-of-a-head"),
         pytest.param({"attention_dropout": 1.5}, r"dropout must be in \[0, 1\), got 1.5", id="dropout"),
         pytest.param({"feed_forward": "moe", "top_k": 9}, "^top_k=9 exceeds num_experts=4", id="experts"),
     ],
@@ -170,6 +172,21 @@ def test_width_factor_multiplies_sizes_and_heads():
     by_hand.load_state_dict(network.state_dict())
     x = torch.randn(2, 6, 8)
     torch.testing.assert_close(network(x), by_hand(x))
+
+
+@pytest.mark.parametrize("positions", ["t5", "rotary"])
+def test_heads_that_share_keys_are_some_whose_keys_are_equal(positions):
+    sizes = {"qk_dim": 12, "v_dim": 24, "num_heads": 6, "positions": positions, "width_factor": 2}
+    network, whole = model(**sizes, num_key_heads=2), model(**sizes)
+    assert blocks_of(network)[0].attention.num_key_heads == 4
+    state = network.state_dict()
+    for name in state:
+        if ".k_proj." in name or ".v_proj." in name:
+            by_head = state[name].unflatten(0, (4, -1))
+            state[name] = by_head.repeat_interleave(3, dim=0).flatten(0, 1)
+    whole.load_state_dict(state)
+    x = torch.randn(2, 6, 8)
+    torch.testing.assert_close(network(x), whole(x))
 
 
 def test_tied_model_shares_the_embedding_and_has_no_output_bias():

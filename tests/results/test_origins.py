@@ -118,24 +118,56 @@ def test_names_of_origins_survive_csv(tmp_path: Path):
     assert [row["git_commit"] for row in back] == [row["git_commit"] for row in rows]
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_a_commit_has_all_files_of_the_package_or_is_dirty(tmp_path: Path):
-    package = tmp_path / "src" / "hyla"
-    package.mkdir(parents=True)
-    source = Path(shutil.copy(_environment.__file__, package))
-    (tmp_path / ".gitignore").write_text("__pycache__/\n")
+def _commit_said_by(source: Path) -> str | None:
+    """What a copy of the module says, with nothing remembered."""
+    spec = importlib.util.spec_from_file_location("copied_environment", source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.git_commit()
 
-    def git(*command: str) -> None:
+
+class _Copy:
+    """A tree with that module, and what git does in it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.package = folder, folder / "src" / "hyla"
+        self.package.mkdir(parents=True)
+        self.source = Path(shutil.copy(_environment.__file__, self.package))
+        (folder / ".gitignore").write_text("__pycache__/\n")
+
+    def git(self, *command: str) -> None:
         who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
-        subprocess.run(["git", *who, *command], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(["git", *who, *command], cwd=self.folder, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_commit_that_is_given_is_recorded_as_given(tmp_path: Path, monkeypatch):
+    """Of a copy with another history, or with none, whoever copied it knows the commit."""
+    monkeypatch.delenv("HYLA_COMMIT", raising=False)
+    copy = _Copy(tmp_path)
+    assert _commit_said_by(copy.source) is None
+    monkeypatch.setenv("HYLA_COMMIT", "ab12")
+    assert _commit_said_by(copy.source) == "ab12"
+    copy.git("init")
+    copy.git("add", ".")
+    copy.git("commit", "-m", "another history")
+    assert _commit_said_by(copy.source) == "ab12"
+    (copy.package / "rule.py").write_text("")  # a change to that history, not to the commit
+    assert _commit_said_by(copy.source) == "ab12"
+    monkeypatch.setenv("HYLA_COMMIT", "")
+    assert origins.is_dirty(_commit_said_by(copy.source))
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_commit_has_all_files_of_the_package_or_is_dirty(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv("HYLA_COMMIT", raising=False)
+    copy = _Copy(tmp_path)
+    git, package, source = copy.git, copy.package, copy.source
 
     def is_dirty() -> bool:
-        spec = importlib.util.spec_from_file_location("copied_environment", source)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return origins.is_dirty(module.git_commit())
+        return origins.is_dirty(_commit_said_by(source))
 
     git("init")
     git("config", "status.showUntrackedFiles", "no")

@@ -117,6 +117,14 @@ def test_a_shape_is_that_of_the_instances():
     assert shape_key(config("sraven")) != shape_key(config())
 
 
+def test_heads_that_share_keys_are_another_method_and_the_default_is_what_it_was():
+    assert "num_key_heads" not in config().to_tree()["model"]
+    shared = config(model={"num_key_heads": 2})
+    assert config_from_tree(shared.to_tree()) == shared
+    assert method_key(shared) != method_key(config())
+    assert run_path(shared, "runs") != run_path(config(), "runs")
+
+
 @pytest.fixture
 def named(monkeypatch) -> Callable[..., TrainConfig]:
     """A run of a preset of one's own with this φ."""

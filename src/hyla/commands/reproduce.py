@@ -113,6 +113,8 @@ def reproduce(
     )
     for line in job.announcements():
         screen.say(line)
+    if by_hand := job.trained_by_hand(shares):
+        screen.say(f"NOTE: {by_hand}")
     if dry_run:
         return
     with screen:

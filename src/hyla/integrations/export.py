@@ -23,6 +23,9 @@ from hyla.nn import Transformer, TransformerConfig
 
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx"}
 
+# Of what goes in and of the logits, by position.
+_FREE_AXES = {0: "batch", 1: "tokens"}
+
 # Of the largest logit. Both programs add up in another order than the model, no more.
 TOLERANCE = 1e-3
 
@@ -46,7 +49,7 @@ def export_model(model: Transformer, path: Path, *, format: str, padding: bool =
         if onnxruntime is None:
             draft.write_bytes(_serialised(exported))
         else:
-            _write_onnx(exported, draft)
+            _write_onnx(exported, draft, padded=padding)
         run = _opened(draft, onnxruntime)
         error = max(_error(program, run, inputs) for inputs in _examples(program))
         if not error <= TOLERANCE:  # also NaN
@@ -116,7 +119,7 @@ class _Program(nn.Module):
 
 
 def _exported(program: _Program) -> torch.export.ExportedProgram:
-    axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("tokens", min=1)}
+    axes = {axis: torch.export.Dim(name, min=1) for axis, name in _FREE_AXES.items()}
     shapes = {"x": axes} | ({"padding": axes} if program.padded else {})
     return torch.export.export(program, program.inputs(2, 5), dynamic_shapes=shapes)
 
@@ -133,13 +136,16 @@ def _error(program: _Program, run: Callable[..., Tensor], inputs: tuple[Tensor, 
     return float((run(*inputs) - want).abs().max() / want.abs().max())
 
 
-def _write_onnx(exported: torch.export.ExportedProgram, path: Path) -> None:
+def _write_onnx(exported: torch.export.ExportedProgram, path: Path, *, padded: bool) -> None:
+    # The exporter forgets the names of free axes; those of the padding are the same.
+    names = {"x": _FREE_AXES} | ({"padding": {}} if padded else {})
     with _quiet():
         made = torch.onnx.export(
             exported,
             dynamo=True,
             verbose=False,
             output_names=["logits"],
+            dynamic_shapes=names,
             # Its optimiser takes the small constant of RMSHead for 0, and masked pairs for NaN.
             optimize=False,
         )

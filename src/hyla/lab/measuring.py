@@ -96,3 +96,6 @@ class Measurement:
     key: Sequence[str] = ()
     """Columns that say what rows are about. Those about the same are replaced together, and
     earlier ones about something else stay; without a key, none does."""
+    of_runs: bool = False
+    """Whether its rows are read from all the runs that are here: so often as they are asked for,
+    as there may be more of them, or longer ones, each time."""

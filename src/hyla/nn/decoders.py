@@ -75,7 +75,8 @@ def training_flops_per_token(config: TransformerConfig) -> float:
     embed, mlp = width * config.embed_dim, width * config.mlp_dim
     qk, v = width * config.qk_dim, width * config.v_dim
     matrices = {"gelu": 2, "swiglu": 3, "moe": 2 * config.num_experts}[config.feed_forward]
-    weights = config.num_layers * (embed * (2 * qk + 2 * v) + matrices * embed * mlp)
+    own = config.key_heads / config.num_heads  # what keys and values project of their width
+    weights = config.num_layers * (embed * (1 + own) * (qk + v) + matrices * embed * mlp)
     weights += embed * config.output_dim
     pairs = config.sequence_length * (0.5 if config.causal else 1.0)
     spec = resolve_spec(config.attention)

@@ -53,12 +53,7 @@ class MultiHeadAttention(nn.Module):
         check_positive(**{"embed_dim": embed_dim, "num_heads": num_heads} | widths)
         check_heads(num_heads, **widths)
         num_key_heads = num_heads if num_key_heads is None else num_key_heads
-        check_positive(num_key_heads=num_key_heads)
-        if num_heads % num_key_heads:
-            raise ValueError(
-                f"num_key_heads={num_key_heads} does not divide num_heads={num_heads}: each must "
-                "serve as many heads"
-            )
+        check_key_heads(num_heads, num_key_heads)
         qk_dim = embed_dim if qk_dim is None else qk_dim
         v_dim = embed_dim if v_dim is None else v_dim
         check_dropout(dropout=dropout)
@@ -292,6 +287,16 @@ def check_heads(num_heads: int, **sizes: int) -> None:
                 f"{name}={size} does not divide into num_heads={num_heads} heads; "
                 f"use a multiple such as {num_heads * max(1, round(size / num_heads))}"
             )
+
+
+def check_key_heads(num_heads: int, num_key_heads: int) -> None:
+    """Raise a ValueError where heads of keys and values do not serve as many queries' each."""
+    check_positive(num_key_heads=num_key_heads)
+    if num_heads % num_key_heads:
+        raise ValueError(
+            f"num_key_heads={num_key_heads} does not divide num_heads={num_heads}: each must "
+            "serve as many heads"
+        )
 
 
 def check_dropout(**rates: float) -> None:

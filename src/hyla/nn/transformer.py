@@ -39,6 +39,7 @@ class Block(nn.Module):
         self.attention = MultiHeadAttention(
             embed_dim,
             heads,
+            num_key_heads=width * config.key_heads,
             qk_dim=width * config.qk_dim,
             v_dim=width * config.v_dim,
             attention=config.attention,

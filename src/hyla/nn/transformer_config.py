@@ -1,13 +1,13 @@
 """The shape of a transformer, checked before anything is built from it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hyla._errors import check_choice, check_positive
 from hyla.attention import AttentionSpec, resolve_spec
 from hyla.attention.validation import BACKENDS
 from hyla.nn.feed_forward import check_experts
-from hyla.nn.multi_head_attention import check_dropout, check_heads
+from hyla.nn.multi_head_attention import check_dropout, check_heads, check_key_heads
 
 POSITIONS = ("t5", "t5_bidirectional", "rotary", "none")
 FEED_FORWARDS = ("gelu", "swiglu", "moe")
@@ -33,6 +33,9 @@ class TransformerConfig:
     """Hidden size of the feed-forward network."""
     num_heads: int
     """Number of heads: the size of the latent code."""
+    num_key_heads: int | None = field(default=None, metadata={"later": True})
+    """Heads of the keys and values, a divisor of num_heads, that groups of the queries' heads share
+    (grouped-query attention); without it, each has its own."""
     num_layers: int
     """Number of blocks."""
     attention: str | AttentionSpec = "hyla"
@@ -53,7 +56,7 @@ class TransformerConfig:
     top_k: int = 2
     """Experts that each token is routed to."""
     width_factor: int = 1
-    """Multiplies embedding, qk, v, MLP and the number of heads; heads keep their size."""
+    """Multiplies embedding, qk, v, MLP and the numbers of heads; heads keep their size."""
     attention_dropout: float = 0.0
     """Rate at which query-key pairs are dropped in training, for all heads at once."""
     backend: str = "auto"
@@ -73,6 +76,7 @@ class TransformerConfig:
             width_factor=self.width_factor,
         )
         check_heads(self.num_heads, qk_dim=self.qk_dim, v_dim=self.v_dim)
+        check_key_heads(self.num_heads, self.key_heads)
         check_dropout(attention_dropout=self.attention_dropout)
         resolve_spec(self.attention)
         for name, options in (
@@ -100,3 +104,8 @@ class TransformerConfig:
                 "tied needs inputs='tokens' and output_dim equal to input_dim, got "
                 f"inputs={self.inputs!r}, input_dim={self.input_dim}, output_dim={self.output_dim}"
             )
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of the keys and values, before the width factor: `num_heads` unless they share."""
+        return self.num_heads if self.num_key_heads is None else self.num_key_heads

@@ -25,7 +25,13 @@ from hyla._plugins import PluginError
 from hyla.nn import TransformerConfig
 from hyla.tasks import Task, task_class
 from hyla.tasks.base import check_objective
-from hyla.training.identity import own_preset, own_task, without_own_preset, without_own_task
+from hyla.training.identity import (
+    own_preset,
+    own_task,
+    plain_tree,
+    without_own_preset,
+    without_own_task,
+)
 from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
@@ -112,13 +118,10 @@ class TrainConfig:
 
     def to_tree(self) -> dict[str, Any]:
         """Return plain values that identify the run (and nothing that is derived)."""
-        tree = dataclasses.asdict(self)
+        tree = plain_tree(self)
+        tree |= {"task": plain_tree(self.task), "model": plain_tree(self.model)}
         for name in DERIVED_FROM_TASK:
             del tree["model"][name]
-        # A setting that came later: at its default, earlier runs keep their names.
-        for field in dataclasses.fields(self.task):
-            if field.metadata.get("later") and tree["task"][field.name] == field.default:
-                del tree["task"][field.name]
         # Which implementation computes does not change what is computed.
         del tree["model"]["backend"]
         return tree | own_preset(self.model.attention) | own_task(self.task_name, self.build_task())
@@ -143,9 +146,18 @@ def load_preset(task: str, scale: str) -> dict[str, Any]:
     check_choice("scale", scale, SCALES)
     if isinstance(own, Path):
         own = read_settings(own, example="smoke: {steps: 10}")
-    for level in own:
+    for level, tree in own.items():
         check_choice(f"presets of {task}: scale", level, SCALES)
+        _check_preset(tree, task, f"presets of {task} at {level} scale: ")
     return merge(read_preset("task", scale), _at_scale(own, scale)) | {"task_name": task}
+
+
+def _check_preset(tree: Mapping[str, Any], task: str, where: str) -> None:
+    """Raise a ValueError for a name that is no setting: later, nobody knows who gave it."""
+    _check_names(TrainConfig, settings_by_name(tree, where), where)
+    parts = {"task": task_class(task).config_class, "model": TransformerConfig}
+    for name, kind in (parts | {"evaluation": Evaluation}).items():
+        _check_names(kind, settings_by_name(tree.get(name, {}), where + name), f"{where}{name}.")
 
 
 def read_preset(name: str, scale: str) -> dict[str, Any]:
@@ -259,13 +271,18 @@ def build_settings(cls: type, values: Mapping[str, Any], path: str) -> Any:
     prefix = f"{path}." if path else ""
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
-    for key in settings_by_name(values, path):
-        if key not in fields:
-            raise ValueError(f"{prefix}{key} is not a setting{nearest(key, fields)}")
+    _check_names(cls, settings_by_name(values, path), prefix)
     for name, spec in fields.items():
         if name not in values and spec.default is spec.default_factory is dataclasses.MISSING:
             raise ValueError(f"{prefix}{name} is missing")
     return cls(**{k: _convert(v, hints[k], prefix + k) for k, v in values.items()})
+
+
+def _check_names(cls: type, values: Mapping[str, Any], prefix: str) -> None:
+    names = [field.name for field in dataclasses.fields(cls)]
+    for key in values:
+        if key not in names:
+            raise ValueError(f"{prefix}{key} is not a setting{nearest(key, names)}")
 
 
 def settings_by_name(values: Any, path: str) -> dict[str, Any]:

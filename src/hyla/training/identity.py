@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hyla._plugins import place_of
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec, is_own_preset, resolve_spec
 from hyla.tasks.base import Task, without_defaults
@@ -62,6 +63,18 @@ def computed(config: "TrainConfig") -> dict[str, Any]:
     )
 
 
+def plain_tree(settings: Any) -> dict[str, Any]:
+    """Return a config's settings as plain values: all but those that came later, at their defaults.
+
+    So earlier runs keep their names.
+    """
+    tree = dataclasses.asdict(settings)
+    for field in dataclasses.fields(settings):
+        if field.metadata.get("later") and tree[field.name] == field.default:
+            del tree[field.name]
+    return tree
+
+
 def own_preset(attention: str | AttentionSpec) -> dict[str, str]:
     """Return what a tree holds beside the name of somebody's own preset: a hash of its meaning.
 
@@ -80,7 +93,7 @@ def own_preset(attention: str | AttentionSpec) -> dict[str, str]:
     except Exception as error:
         raise ValueError(
             f"the preset {attention!r} cannot be identified, for it does not compute float64 on a "
-            f"CPU: {type(error).__name__}: {error}"
+            f"CPU: {type(error).__name__}: {error}{place_of(error)}"
         ) from error
     if not outputs.isfinite().all():
         raise ValueError(

@@ -1,5 +1,6 @@
 """Figure 6: of the language runs, those of the scale, judged by what their losses say."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -16,9 +17,11 @@ from hyla.lab.registry import load
 from hyla.lab.report.pages import write_all
 from hyla.lab.report.sections import Section, build
 from hyla.lab.verdicts import NOT, REPRODUCED, TOO_FEW, UNDECIDED, judge
+from hyla.nn.decoders import decoder_config
 from hyla.results.conditions import Conditions
 from hyla.results.runs import Row
 from hyla.results.tables import Results, Tables
+from hyla.training.language import load_language_preset
 from stored_models import PAPER
 
 IMPROVES = "Language modelling: HYLA improves over linear attention."
@@ -67,6 +70,29 @@ def test_runs_of_another_scale_are_left_out_and_named(tmp_path: Path):
     with pytest.raises(NotAvailableError):
         measure(tmp_path, "paper", said)
     assert any("as-large" in line and "weights of another run" in line for line in said)
+
+
+def test_runs_that_were_trained_since_join_the_table_by_themselves(tmp_path: Path):
+    tables, runs = Tables(tmp_path / "store", PAPER), tmp_path / "runs"
+    preset = load_language_preset("paper")
+    for attention in ("hyla", "softmax"):
+        folder = runs / attention
+        folder.mkdir(parents=True)
+        settings = preset["model"] | {"attention": attention}
+        model = dataclasses.asdict(decoder_config("paper", vocab_size=512, **settings))
+        del model["input_dim"], model["output_dim"]  # the corpus's
+        member = {"seed": 0, "learning_rate": 1e-3, "weight_decay": 0.1, "warmup_steps": 1}
+        config = {
+            "task_name": "language",
+            **{name: preset[name] for name in ("steps", "batch_size", "precision")},
+            **{"corpus": "0123456789", "member": member, "model": model},
+        }
+        (folder / "config.json").write_text(json.dumps(config))
+        record = {"step": 1, "tokens": 512, "seconds": 1.0, "validation/loss": 2.3}
+        (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        measure_into(EXPERIMENT, tables, root=runs, device="cpu", again=False)
+        assert tables.measured("fig6")[-1]["attention"] == attention
+    assert len(tables.measured("fig6")) == 2
 
 
 def evaluations(

@@ -281,6 +281,22 @@ def test_estimates_say_what_they_leave_out(tmp_path: Path, capsys):
     assert f"fig6: needs a corpus in {tmp_path / 'runs' / 'corpus'}" in shown
 
 
+def test_models_that_were_trained_by_hand_are_pointed_out(tmp_path: Path, capsys, monkeypatch):
+    """`hyla train` leaves them in the folder above."""
+    monkeypatch.chdir(tmp_path)
+    command = ["reproduce", "fig2c", *_CUT, "--dry-run", "--device", "cpu"]
+    assert main(command) == 0
+    assert "hyla train" not in capsys.readouterr().out
+    trained = (*_CUT, "--no-report", "--device", "cpu")
+    assert main(["reproduce", "fig2c", *trained, "--root", "runs", "--out", "elsewhere"]) == 0
+    capsys.readouterr()
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 of the models to train here are finished under runs, where hyla train" in said
+    assert main([*command, "--root", "runs"]) == 0
+    assert "hyla train leaves" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_what_another_process_trains_is_left_to_it(tmp_path: Path, capsys, workers: str):
     methods = methods_of(
@@ -367,7 +383,8 @@ def dirty_tree(monkeypatch):
 def test_a_dirty_tree_is_not_collected_from_unasked(tmp_path: Path, capsys, dirty_tree):
     assert _reproduce(tmp_path, "tableA3", "--scale", "laptop", "--no-report") == USAGE
     assert "uncommitted changes" in (told := capsys.readouterr().err)
-    assert "commit or stash them, or collect with --allow-dirty" in " ".join(told.split())
+    for advice in ("commit or stash them", "HYLA_COMMIT", "or collect with --allow-dirty"):
+        assert advice in " ".join(told.split())
     assert not (tmp_path / "store").exists()
     allowed = ("--scale", "laptop", "--no-report", "--allow-dirty")
     assert _reproduce(tmp_path, "tableA3", *allowed) == 0

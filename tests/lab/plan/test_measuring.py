@@ -74,6 +74,29 @@ def test_models_join_a_table_of_others_and_are_measured_once(tmp_path: Path):
     assert len(tables.measured("codes")) == 6
 
 
+def test_a_table_of_runs_takes_what_was_trained_since(tmp_path: Path):
+    """Nobody else says that there are more: no experiment asks for those."""
+    tables, runs = Tables(tmp_path / "store", Conditions(scale="smoke")), tmp_path / "runs"
+
+    def names(measuring: Measuring) -> list[Row]:
+        if not measuring.root.exists():
+            raise NotAvailableError("no runs")
+        return [{"run": path.name} for path in sorted(measuring.root.iterdir())]
+
+    of_runs = Measurement(name="losses", measure=names, key=("run",), of_runs=True)
+    experiment = Experiment(name="", title="", shows="", measurement=of_runs)
+    here = functools.partial(measure, experiment, tables, root=runs, device="cpu", again=False)
+    for run in ("first", "second"):
+        (runs / run).mkdir(parents=True)
+        here()
+        assert tables.measured("losses")[-1]["run"] == run
+    shutil.rmtree(runs)
+    assert here() is None  # what is not here stays in the table
+    assert [row["run"] for row in tables.measured("losses")] == ["first", "second"]
+    with pytest.raises(NotAvailableError):
+        here(again=True)
+
+
 def test_codes_are_measured_of_models_that_are_here(tmp_path: Path):
     smoke = Conditions(scale="smoke")
     tables = write_models(tmp_path, "fig5b", lambda m: Estimate(0.5, 0.01), conditions=smoke)

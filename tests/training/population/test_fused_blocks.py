@@ -146,6 +146,7 @@ def test_branches_are_measured_and_codes_read_on_the_plain_path():
         ({"width_factor": 2}, "embed_dim is 256"),
         ({"qk_dim": 128}, "take 16 or 32 or 64"),
         ({"mlp_dim": 512}, "mlp_dim is 512"),
+        ({"num_key_heads": 4}, "heads share keys"),
     ],
 )
 def test_what_does_not_fit_says_so(changes: dict, reason: str):

@@ -16,6 +16,7 @@ from tiny_runs import different_members, tiny_population
 CASES = [
     pytest.param("fuzzy", {"attention": "hyla"}, id="hyla-fuzzy"),
     pytest.param("sraven", {"attention": "softmax", "attention_dropout": 0.1}, id="softmax-sraven"),
+    pytest.param("fuzzy", {"attention": "hyla", "num_key_heads": 1}, id="shared-keys-fuzzy"),
 ]
 
 

@@ -14,6 +14,7 @@ _FIELDS = {
     "embed_dim": "hidden_size",
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
+    "num_key_heads": "num_key_value_heads",
     "mlp_dim": "intermediate_size",
     "sequence_length": "max_position_embeddings",
     "attention": "attention",
@@ -36,6 +37,7 @@ class HylaConfig(PreTrainedConfig):
     hidden_size: int = 512
     num_hidden_layers: int = 6
     num_attention_heads: int = 8
+    num_key_value_heads: int | None = None
     intermediate_size: int = 2048
     max_position_embeddings: int = 512
     attention: str = RECOMMENDED

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyla.lab.experiment import Experiment
-from hyla.lab.measuring import MODEL, Measuring
+from hyla.lab.measuring import MODEL, Measuring, NotAvailableError
 from hyla.lab.methods import results_of
 from hyla.results.ceilings import ceiling_rows
 from hyla.results.origins import measured_with
@@ -45,7 +45,8 @@ def measure(
 ) -> int | None:
     """Measure what the experiment asks for beside scores; return the number of rows.
 
-    Without `again`, what the table has is not measured once more: None if nothing else is here.
+    Without `again`, what the table has is not measured once more, unless it is read from runs: None
+    if nothing else is here.
     """
     if experiment.measurement is None:
         return None
@@ -61,10 +62,16 @@ def measure(
         stored={(row["attention"], row["seed"]): row.get("run") for row in stored if of_models},
         again=again,
     )
-    more = of_models and any(measuring.wanted(cell) for cell in cells)
-    if stored and not again and not more:
+    known = bool(stored) and not again
+    more = measurement.of_runs or (of_models and any(measuring.wanted(cell) for cell in cells))
+    if known and not more:
         return None
-    rows = measurement.measure(measuring)
+    try:
+        rows = measurement.measure(measuring)
+    except NotAvailableError:
+        if known:
+            return None
+        raise
     if rows:
         whence = measured_with(resolve_device(device))
         whole = [{**whence, **row} for row in rows]

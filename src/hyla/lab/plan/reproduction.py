@@ -2,7 +2,7 @@
 
 import functools
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +17,13 @@ from hyla.lab.measuring import NotAvailableError
 from hyla.lab.methods import Effort, Method, check_only, methods_of, titled, together
 from hyla.lab.plan.measure import collect_ceilings, measure
 from hyla.lab.plan.pipeline import Job, Launch, Outcome, Watch
-from hyla.lab.plan.shares import Share
+from hyla.lab.plan.shares import Share, plan
 from hyla.lab.registry import load_all
 from hyla.results.conditions import Conditions
 from hyla.results.origins import is_dirty
 from hyla.results.runs import Row, origin_of, read_run
 from hyla.results.tables import Tables
-from hyla.training import Interrupted
+from hyla.training import Interrupted, Member
 from hyla.training.identity import method_key
 
 _OUT = Path("results/lab")
@@ -182,6 +182,21 @@ class Reproduction(LabLaunch, Job, Extent):
             if experiment.measurement is not None and experiment.measurement.announce is not None
         ]
 
+    def trained_by_hand(self, shares: Sequence[Share]) -> str | None:
+        """Say where models lie that `hyla train` has finished, and that would be trained again."""
+        if self.root != LabLaunch.root:
+            return None
+        elsewhere = Launch.root
+        there = plan(self.methods, elsewhere, lambda config: self.usual_population)
+        missing = _models(share for share in shares if not share.finished)
+        found = _models(share for share in there if share.finished)
+        if not (count := len(missing & found)):
+            return None
+        return (
+            f"{count} of the models to train here are finished under {elsewhere}, where hyla train "
+            f"leaves them: move their folders to {self.root}, or give --root {elsewhere}"
+        )
+
     # --- collecting --------------------------------------------------------------------------
 
     @property
@@ -193,7 +208,8 @@ class Reproduction(LabLaunch, Job, Extent):
         if not self._any_origin and is_dirty(git_commit()):
             raise ValueError(
                 "this source tree has uncommitted changes, so that no commit would say where the "
-                f"results come from: commit or stash them, {_ANYWAY}"
+                "results come from: commit or stash them; of a copy whose git history is not its "
+                f"own, say the commit by the environment variable HYLA_COMMIT; {_ANYWAY}"
             )
 
     def check_origins(self, shares: Sequence[Share]) -> None:
@@ -233,6 +249,13 @@ class Reproduction(LabLaunch, Job, Extent):
                         watch.say(f"{name}: {count} rows measured")
         except Interrupted as stop:
             outcome.stopped = stop
+
+
+def _models(shares: Iterable[Share]) -> set[tuple[str, Member]]:
+    """Return each model of the shares once."""
+    return {
+        (method_key(share.config), member) for share in shares for member in share.config.members
+    }
 
 
 @contextmanager

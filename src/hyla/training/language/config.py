@@ -16,7 +16,7 @@ from hyla.nn import TransformerConfig
 from hyla.nn.decoders import decoder_config
 from hyla.tasks.language import Corpus, CorpusError, Windows
 from hyla.training.config import SCALES, build_settings, nested, read_preset, settings_by_name
-from hyla.training.identity import own_preset, without_own_preset
+from hyla.training.identity import own_preset, plain_tree, without_own_preset
 from hyla.training.member import Member
 from hyla.training.precision import check_precision
 
@@ -70,7 +70,7 @@ class LanguageConfig:
     evaluation: LanguageEvaluation
     log_every: int
     precision: str = "float32"
-    conversion: Conversion | None = None
+    conversion: Conversion | None = dataclasses.field(default=None, metadata={"later": True})
     """Of a model that does not begin from scratch."""
 
     def __post_init__(self):
@@ -106,11 +106,9 @@ class LanguageConfig:
 
     def to_tree(self) -> dict[str, Any]:
         """Return plain values that identify the run (and nothing that is derived)."""
-        tree = dataclasses.asdict(self)
+        tree = plain_tree(self) | {"model": plain_tree(self.model)}
         for name in (*DERIVED_FROM_CORPUS, "backend"):
             del tree["model"][name]
-        if self.conversion is None:  # it came later: earlier runs keep their names
-            del tree["conversion"]
         return {"task_name": "language", **tree, **own_preset(self.model.attention)}
 
 

@@ -157,7 +157,10 @@ EXPERIMENT = Experiment(
     "before the output projection, in HYLA and in what it is compared with.",
     sweeps=_sweeps,
     measurement=Measurement(
-        name="scale", measure=_measure, key=("task_name", "attention", *MEMBER, "step")
+        name="scale",
+        measure=_measure,
+        key=("task_name", "attention", *MEMBER, "step"),
+        of_runs=True,
     ),
     figure=_figure,
     table=lambda results: variant_table(

@@ -334,6 +334,7 @@ EXPERIMENT = Experiment(
         announce=_announce,
         gpu_seconds=_gpu_seconds,
         key=("run", "member", "step"),
+        of_runs=True,
     ),
     figure=_figure,
     table=_table,

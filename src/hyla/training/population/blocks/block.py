@@ -75,6 +75,8 @@ def why_not_shaped(config: TransformerConfig) -> str | None:
     """Say what of a model the kernels are not made for, wherever it is trained."""
     if config.feed_forward != "gelu":
         return f"the feed-forward network is {config.feed_forward!r}, and the kernels know 'gelu'"
+    if config.key_heads != config.num_heads:
+        return "heads share keys and values, and the kernels project some for every head"
     known = {"embed_dim": (EMBED,), "qk_dim": WIDTHS, "v_dim": WIDTHS, "mlp_dim": HIDDEN}
     for name, sizes in known.items():
         size = config.width_factor * getattr(config, name)
