@@ -1,7 +1,7 @@
 """The latent code by itself: of all query-key pairs, or of a few without all the others."""
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -34,19 +34,16 @@ def codes_of_pairs(
     k: Float[Tensor, "B Tk H D"],
     pairs: Int[Tensor, "P 2"],
     *,
-    spec: AttentionSpec,
-    scale: float | None = None,
-    eps: float = 1e-6,
-    bias: Tensor | None = None,
-    bias_masks: bool = True,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    code_multiplier: Tensor | None = None,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    causal: bool,
+    code_multiplier: Tensor | None,
+    **options: Any,
 ) -> Float[Tensor, "B P H"]:
     """Return the code of each (query, key) in `pairs`; negative positions count from the end.
 
     Only the rows of the pairs' queries are computed: a softmax needs all keys of a row, and
-    nothing needs more. `attention` documents the other arguments.
+    nothing needs more. The arguments are those of `codes_of_all`.
     """
     queries, keys = pairs.to(q.device).unbind(dim=1)
     bias, mask, code_multiplier = (query_rows(x, queries) for x in (bias, mask, code_multiplier))
@@ -54,17 +51,8 @@ def codes_of_pairs(
         last = queries % q.shape[1] + k.shape[1] - q.shape[1]  # the last key that each query sees
         seen = torch.arange(k.shape[1], device=q.device) <= last[:, None]
         mask = seen if mask is None else mask & seen
-    rows = codes_of_all(
-        q[:, queries],
-        k,
-        spec=spec,
-        scale=scale,
-        eps=eps,
-        bias=bias,
-        bias_masks=bias_masks,
-        mask=mask,
-        code_multiplier=code_multiplier,
-    )
+    by_query = {"bias": bias, "mask": mask, "code_multiplier": code_multiplier}
+    rows = codes_of_all(q[:, queries], k, causal=False, **by_query, **options)
     each = torch.arange(len(pairs), device=rows.device)
     return rows[:, :, each, keys].transpose(1, 2)
 
@@ -74,16 +62,15 @@ def codes_of_all(
     k: Float[Tensor, "B Tk H D"],
     *,
     spec: AttentionSpec,
-    scale: float | None = None,
-    eps: float = 1e-6,
-    bias: Tensor | None = None,
-    bias_masks: bool = True,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    code_multiplier: Tensor | None = None,
+    scale: float,
+    eps: float,
+    bias: Tensor | None,
+    bias_masks: bool,
+    mask: Tensor | None,
+    causal: bool,
+    code_multiplier: Tensor | None,
 ) -> Float[Tensor, "B H Tq Tk"]:
     """Return the code of every pair; `attention` documents the arguments."""
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if causal:
         mask = and_causal(mask, q, k, k.shape[1] - q.shape[1])
     if bias_masks:

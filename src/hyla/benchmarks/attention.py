@@ -8,6 +8,7 @@ reference path: the rows that have it are what backend "auto" goes by
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,12 +75,8 @@ def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
         yield _decode_row(shape)
 
 
-def _hyla(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return attention(q, k, v, causal=True, backend="fused")
-
-
-def _reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return attention(q, k, v, causal=True, backend="reference")
+_hyla: Callable[..., Tensor] = partial(attention, causal=True, backend="fused")
+_reference: Callable[..., Tensor] = partial(attention, causal=True, backend="reference")
 
 
 def _softmax(backend: SDPBackend) -> Callable[..., Tensor]:

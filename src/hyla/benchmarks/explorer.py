@@ -79,6 +79,13 @@ def _requests(client: Client) -> dict[str, Callable[[int], Request]]:
     def puzzle(number: int, *, permuted: bool) -> str:
         return [one["id"] for one in shown if one["permuted"] == permuted][number % PUZZLES]
 
+    def of_puzzle(
+        what: str, *, permuted: bool = False, **parameters: Any
+    ) -> Callable[[int], Request]:
+        return lambda number: Request(
+            _url(what, id=puzzle(number, permuted=permuted), **parameters)
+        )
+
     def swap(number: int) -> Request:
         body = {
             "model": model,
@@ -100,20 +107,12 @@ def _requests(client: Client) -> dict[str, Callable[[int], Request]]:
     return {
         "about": lambda number: Request("/api/about"),
         "instance": new,
-        "answers, permuted": lambda number: Request(
-            _url("answers", model=model, id=puzzle(number, permuted=True))
-        ),
-        "answers, not permuted": lambda number: Request(
-            _url("answers", model=model, id=puzzle(number, permuted=False))
-        ),
-        "reveal": lambda number: Request(_url("reveal", id=puzzle(number, permuted=True))),
-        "code": lambda number: Request(
-            _url("code", model=model, id=puzzle(number, permuted=False))
-        ),
+        "answers, permuted": of_puzzle("answers", permuted=True, model=model),
+        "answers, not permuted": of_puzzle("answers", model=model),
+        "reveal": of_puzzle("reveal", permuted=True),
+        "code": of_puzzle("code", model=model),
         "map": lambda number: Request(_url("map", model=model, layer=1)),
-        "place": lambda number: Request(
-            _url("place", model=model, layer=1, id=puzzle(number, permuted=False))
-        ),
+        "place": of_puzzle("place", model=model, layer=1),
         "swap": swap,
         "fuzzy predict": lambda number: Request("/api/fuzzy/predict", function(number)),
         "fuzzy slice": lambda number: Request(

@@ -50,19 +50,14 @@ def series_of(run: Path) -> dict[str, schemas.Series]:
     return {name: _series(thinned.points) for name, thinned in logged.items()}
 
 
-def mean_of(values: list[Any]) -> float | None:
-    """Return the mean over the members; None if one is no finite number."""
-    return _statistics(values)[0]
-
-
 def _series(points: list[tuple[int, list[Any]]]) -> schemas.Series:
-    mean, low, high = zip(*(_statistics(values) for _, values in points), strict=True)
+    mean, low, high = zip(*(statistics_of(values) for _, values in points), strict=True)
     return schemas.Series(
         steps=[step for step, _ in points], mean=list(mean), low=list(low), high=list(high)
     )
 
 
-def _statistics(values: list[Any]) -> tuple[float | None, float | None, float | None]:
+def statistics_of(values: list[Any]) -> tuple[float | None, float | None, float | None]:
     """Return mean, least and greatest over the members; None if one is no finite number."""
     if not values or not all(isinstance(x, int | float) and math.isfinite(x) for x in values):
         return None, None, None

@@ -1,7 +1,7 @@
 """Fuzzy logic: a function that a person draws, shown to models as examples."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -104,9 +104,7 @@ def _function(gallery: Gallery, request: schemas.FunctionRequest) -> _Function:
     )
 
 
-def _seen(
-    subject: Exhibit, terms: Sequence[int]
-) -> Literal["seen", "held-out", "unknown term", "other"]:
+def _seen(subject: Exhibit, terms: Sequence[int]) -> schemas.Familiarity:
     """Whether training showed a model this function, or only its terms."""
     config = subject.fuzzy.config
     combination = tuple(sorted(set(terms)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hyla.explorer.curves import mean_of, series_of
+from hyla.explorer.curves import series_of, statistics_of
 from hyla.explorer.memo import Memo
 from hyla.explorer.web import schemas
 from hyla.explorer.web.refusals import NotThereError, RefusedError
@@ -122,18 +122,13 @@ def _summary(id: str, run: StoredRun) -> schemas.Run:
         name=_readable(run.path.name),
         task=run.config.get("task_name", "?"),
         attention=str(model["attention"]),
-        members=_members(run),
+        members=len(run.config.get("members", [None])),  # a language run is one
         finished=run.summary is not None,
         device=origin_of(run)["device"],
         step=_step(run, newest),
         steps=run.config["steps"],
         metrics=_final(run, newest),
     )
-
-
-def _members(run: StoredRun) -> int:
-    """Count the models; a language run is one."""
-    return len(run.config.get("members", [None]))
 
 
 def _step(run: StoredRun, newest: list[dict[str, Any]]) -> int:
@@ -152,5 +147,5 @@ def _final(run: StoredRun, newest: list[dict[str, Any]]) -> dict[str, float]:
         found = {}
         for record in newest:
             found |= {name: values for name, values in record.items() if isinstance(values, list)}
-    means = {name: mean_of(values) for name, values in found.items()}
+    means = {name: statistics_of(values)[0] for name, values in found.items()}
     return {name: mean for name, mean in means.items() if mean is not None}

@@ -6,7 +6,7 @@ puzzle whose columns are not permuted, at the pairs of the study.
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,6 @@ from hyla.explorer.web import schemas
 from hyla.explorer.web.refusals import RefusedError
 from hyla.latents import Specimens, edited, replaced
 from hyla.latents.capture import run
-
-Verdict: TypeAlias = Literal["follows", "stays", "copies", "undecided", "other"]
 
 
 class Donation(NamedTuple):
@@ -210,7 +208,7 @@ def judge(
     others: int | None,
     same_rule: bool,
     donor: schemas.DonorShown | None,
-) -> tuple[Verdict, str]:
+) -> tuple[schemas.Verdict, str]:
     """Say what a swap did, of what `hyla.latents.Swaps` would count; otherwise why it is not told.
 
     `own` and `others` are what the own and the donor's rule prescribe for this puzzle.

@@ -115,8 +115,10 @@ def constructed(text: str, numbers: str) -> Claim:
     return Claim(text=text, numbers=numbers, untested=BY_CONSTRUCTION)
 
 
-def percent(value: Estimate) -> str:
-    """A score as the paper prints it: in percent, with its standard error."""
+def percent(value: Estimate | None) -> str:
+    """A score as the paper prints it: in percent, with its standard error; without one, empty."""
+    if value is None:
+        return ""
     if math.isnan(value.mean):
         return "diverged"
     if math.isnan(value.standard_error):

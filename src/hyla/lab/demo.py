@@ -112,7 +112,9 @@ class _Run:
         return run_path(self.config, self.root)
 
     def train_until(self, step: int) -> None:
-        if self.path.exists() and (read_finished(self.path) or self._saved() >= step):
+        if self.path.exists() and (
+            read_finished(self.path) or (newest_step(self.path) or 0) >= step
+        ):
             self.watch.stepped(self.method, step)
             return
         try:
@@ -149,9 +151,6 @@ class _Run:
             until=until,
             screen=Console(quiet=True),  # `watch` shows it, of all methods together
         )
-
-    def _saved(self) -> int:
-        return newest_step(self.path) or 0
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Take a record of the run."""

@@ -1,6 +1,6 @@
 """Grids that figures share: the methods, the rows of Table A1, the search of Table A3."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hyla.results.selection import HYPERPARAMETERS
@@ -70,6 +70,17 @@ def sweep(
         settings = merge({"evaluation": {"splits": splits}}, settings)
     lists = {key: list(values) for key, values in grid.items()}
     return {"task": task, "scale": scale, "set": settings, "grid": lists}
+
+
+def methods_over(
+    task: str, setting: str, values: Mapping[str, Sequence[Any]]
+) -> Callable[[str], list[dict[str, Any]]]:
+    """Return the sweeps of the three methods over one setting, whose values are given by scale."""
+
+    def sweeps(scale: str) -> list[dict[str, Any]]:
+        return [sweep(task, scale, grid={setting: values[scale], "model.attention": METHODS})]
+
+    return sweeps
 
 
 def fuzzy_lengths_and_fractions(scale: str) -> list[dict[str, Any]]:

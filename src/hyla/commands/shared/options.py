@@ -28,11 +28,12 @@ from hyla.training.precision import PRECISIONS
 
 def given(options: Any) -> dict[str, Any]:
     """Return the options that were given, by name; `options` is None if there are none at all."""
-    return (
-        {}
-        if options is None
-        else {name: value for name, value in vars(options).items() if value is not None}
-    )
+    return {} if options is None else without_none(vars(options))
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def check_task(task: str) -> None:
@@ -116,17 +117,6 @@ def check_max_seconds(max_seconds: float | None) -> None:
     """Raise a ValueError for a time limit that leaves no time."""
     if max_seconds is not None and not max_seconds > 0:  # also NaN
         raise ValueError(f"--max-seconds must be more than 0, got {max_seconds:g}")
-
-
-def _model_options() -> type:
-    # --attention has an option of its own; the tasks give vectors, so there are no tokens to tie;
-    # and the backend changes no numbers.
-    without = (*DERIVED_FROM_TASK, "attention", "inputs", "tied", "backend")
-    return make_options("ModelOptions", optional_fields(TransformerConfig, without=without))
-
-
-def _evaluation_options() -> type:
-    return make_options("EvaluationOptions", optional_fields(Evaluation))
 
 
 def _task_options() -> type:
@@ -250,13 +240,13 @@ else:
     AttentionName = _completed(PRESETS)
     ScaleName = _completed(SCALES)
     PrecisionName = _completed(PRECISIONS)
-    ModelOptions = _model_options()
+    # --attention has an option of its own; the tasks give vectors, so there are no tokens to tie;
+    # and the backend changes no numbers.
+    _WITHOUT = (*DERIVED_FROM_TASK, "attention", "inputs", "tied", "backend")
+    ModelOptions = make_options(
+        "ModelOptions", optional_fields(TransformerConfig, without=_WITHOUT)
+    )
     TaskOptions = _task_options()
     SravenOptions = _own_options("SravenOptions", SravenConfig)
     FuzzyOptions = _own_options("FuzzyOptions", FuzzyLogicConfig)
-    EvaluationOptions = _evaluation_options()
-
-
-def without_none(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that were given."""
-    return {name: value for name, value in values.items() if value is not None}
+    EvaluationOptions = make_options("EvaluationOptions", optional_fields(Evaluation))

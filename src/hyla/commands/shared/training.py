@@ -1,7 +1,8 @@
 """What `hyla train` and `hyla train language` take alike: settings of a training, and its place."""
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,11 @@ from hyla.commands.shared.options import (
     check_writable,
     without_none,
 )
-from hyla.commands.shared.tracking import open_sinks, say_if_too_late
 from hyla.training import merge
 from hyla.training.config import read_settings
+from hyla.training.run.checkpoints.base import newest_step
+from hyla.training.run.reading import read_finished
+from hyla.training.run.sinks import MetricSink, TensorBoardSink, WandbSink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +79,29 @@ class RunOptions:
             "root": self.root,
             "device": self.device,
             "max_seconds": math.inf if self.max_seconds is None else self.max_seconds,
-            "sinks": partial(open_sinks, tree, **self._told),
+            "sinks": partial(self._open_sinks, tree),
         }
 
     def say_if_too_late(self, path: Path) -> None:
         """Say that a finished run has nothing left to record, where recording was asked for."""
-        say_if_too_late(path, **self._told)
+        asked = ["--tensorboard"] * self.tensorboard + ["--wandb"] * (self.wandb is not None)
+        if asked and path.exists() and read_finished(path) is not None:
+            print(
+                f"{path} is finished: {' and '.join(asked)} records steps while they are trained, "
+                "and nothing here. Its metrics are in metrics.jsonl there.",
+                file=sys.stderr,
+            )
 
-    @property
-    def _told(self) -> dict[str, Any]:
-        return {"tensorboard": self.tensorboard, "wandb_project": self.wandb}
+    def _open_sinks(
+        self, tree: Mapping[str, Any], path: Path, names: Sequence[str]
+    ) -> list[MetricSink]:
+        """Open what --tensorboard and --wandb ask for; a run continues from its checkpoint."""
+        sinks: list[MetricSink] = []
+        if self.tensorboard:
+            step = newest_step(path)
+            first_step = 0 if step is None else step + 1
+            sinks.append(TensorBoardSink(path / "tensorboard", names, first_step=first_step))
+        if self.wandb is not None:
+            known = {"name": path.name, "run_id": path.name, "config": dict(tree)}
+            sinks.append(WandbSink(path, project=self.wandb, **known))
+        return sinks

@@ -21,6 +21,8 @@ Seed = Annotated[int, Field(ge=0, le=MAX_SEED), WHOLE]
 Sign = Annotated[Literal[-1, 1], WHOLE]
 Unit = Annotated[float, Field(ge=0, le=1)]
 Split = Literal["seen", "held-out"]
+Verdict = Literal["follows", "stays", "copies", "undecided", "other"]
+Familiarity = Literal["seen", "held-out", "unknown term", "other"]
 Panel = list[int]
 
 
@@ -126,13 +128,10 @@ class Candidate(Answer):
     probability: float
 
 
-class SolverAnswer(Answer):
+class SolverAnswer(ModelAnswer):
     """What can be known."""
 
-    values: Panel
-    probabilities: list[list[float]]
     posterior: float
-    correct: bool
     num_answers: int
     answers: list[Candidate]
     ambiguous_by_definition: bool
@@ -190,11 +189,16 @@ class Codes(Answer):
     layers: list[LayerCode]
 
 
-class Point(Answer):
-    """An instance on the map."""
+class Place(Answer):
+    """A place on the map."""
 
     x: float
     y: float
+
+
+class Point(Place):
+    """An instance there."""
+
     rule: str
     target: int
     split: Split
@@ -208,13 +212,6 @@ class Map(Answer):
     cosine: list[list[float]]
     mean_codes: list[list[float]]
     pairs: list[tuple[int, int]]
-
-
-class Place(Answer):
-    """A place on the map."""
-
-    x: float
-    y: float
 
 
 # --- swaps -------------------------------------------------------------------------------------
@@ -296,7 +293,7 @@ class Swap(Answer):
     own_prescribes: int
     donor_prescribes: int | None
     donor: DonorShown | None
-    verdict: Literal["follows", "stays", "copies", "undecided", "other"]
+    verdict: Verdict
     sentence: str
     counted: Counted | None
 
@@ -336,7 +333,7 @@ class FunctionPrediction(Answer):
     context: list[Example]
     target: float
     predictions: dict[str, float]
-    seen: dict[str, Literal["seen", "held-out", "unknown term", "other"]]
+    seen: dict[str, Familiarity]
 
 
 class FunctionSlice(Answer):

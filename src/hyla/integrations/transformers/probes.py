@@ -109,11 +109,8 @@ def probe_masks(
 
 def probe_causality(model: PreTrainedModel, inputs: Inputs, own: str) -> Finding:
     """Another last token leaves all earlier outputs as they were."""
-    name = tokens_of(inputs)
-    if name is None:
-        return Finding("the future is not seen", "not asked", "no tokens")
 
-    def leak() -> float:
+    def leak(name: str) -> float:
         changed = inputs[name].clone()
         changed[:, -1] = torch.where(changed[:, -1] == 4, 5, 4)
         first, second = (
@@ -121,41 +118,33 @@ def probe_causality(model: PreTrainedModel, inputs: Inputs, own: str) -> Finding
         )
         return difference([first[:, :-1]], [second[:, :-1]])
 
-    return _held_to_own("the future is not seen", model, own, leak, _LEAK)
+    return _held_to_own("the future is not seen", model, inputs, own, leak, _LEAK)
 
 
 def probe_padding(
     model: PreTrainedModel, inputs: Inputs, own: str, side: Literal["left", "right"]
 ) -> Finding:
     """What stands in the padding does not matter."""
-    probe = f"padding on the {side} is not seen"
-    name = tokens_of(inputs)
-    if name is None:
-        return Finding(probe, "not asked", "no tokens")
-    tokens = inputs[name]
-    mask = torch.ones_like(tokens)
     hidden = slice(0, 3) if side == "left" else slice(-3, None)
-    mask[-1, hidden] = 0
-    changed = tokens.clone()
-    changed[-1, hidden] = 7
 
-    def leak() -> float:
+    def leak(name: str) -> float:
+        tokens = inputs[name]
+        mask = torch.ones_like(tokens)
+        mask[-1, hidden] = 0
+        changed = tokens.clone()
+        changed[-1, hidden] = 7
         padded = inputs | {_MASK_OF[name]: mask}
         first, second = (_by_position(model, padded | {name: x}, name) for x in (tokens, changed))
         return difference([first[mask.bool()]], [second[mask.bool()]])
 
-    return _held_to_own(probe, model, own, leak, _LEAK)
+    return _held_to_own(f"padding on the {side} is not seen", model, inputs, own, leak, _LEAK)
 
 
 def probe_cache(model: PreTrainedModel, inputs: Inputs, own: str) -> Finding:
     """The last output is the same whether earlier tokens come from a cache or not."""
-    probe = "a cache changes nothing"
-    name = tokens_of(inputs)
-    if name is None:
-        return Finding(probe, "not asked", "no tokens")
-    tokens = inputs[name]
 
-    def gap() -> float:
+    def gap(name: str) -> float:
+        tokens = inputs[name]
         whole = _by_position(model, inputs, name)[:, -1]
         past = _call(model, inputs | {name: tokens[:, :-1]}, use_cache=True).past_key_values
         if past is None:
@@ -164,7 +153,7 @@ def probe_cache(model: PreTrainedModel, inputs: Inputs, own: str) -> Finding:
         step = _call(model, last, use_cache=True, past_key_values=past)
         return difference([whole], [_first(step, len(tokens), 1)[:, -1]])
 
-    return _held_to_own(probe, model, own, gap, tolerance(model))
+    return _held_to_own("a cache changes nothing", model, inputs, own, gap, tolerance(model))
 
 
 def tokens_of(inputs: Inputs) -> str | None:
@@ -180,18 +169,29 @@ def is_refusal(error: Exception) -> bool:
 
 
 def _held_to_own(
-    probe: str, model: PreTrainedModel, own: str, measure: Callable[[], float], within: float
+    probe: str,
+    model: PreTrainedModel,
+    inputs: Inputs,
+    own: str,
+    measure: Callable[[str], float],
+    within: float,
 ) -> Finding:
-    """Ask the same of the model's own attention, and of ours if that passed."""
+    """Ask the same of the model's own attention, and of ours if that passed.
+
+    `measure` is given the name of the tokens among the inputs.
+    """
+    name = tokens_of(inputs)
+    if name is None:
+        return Finding(probe, "not asked", "no tokens")
     try:
         with instead_of_ours(model, own):
-            usual = measure()
+            usual = measure(name)
     except Exception as error:
         return Finding(probe, "not asked", f"not with its own attention: {describe(error)}")
     if not usual <= within:
         return Finding(probe, "not asked", "it is not so with its own attention either")
     try:
-        return judge(probe, measure(), max(within, 10 * usual))
+        return judge(probe, measure(name), max(within, 10 * usual))
     except Exception as error:
         return failure_of(probe, error)
 

@@ -17,7 +17,7 @@ from hyla.lab.methods import Method
 from hyla.lab.plan.population_size import measured_size
 from hyla.lab.plan.shares import Share, finished_rows, plan
 from hyla.lab.plan.slurm import SlurmJobs, SlurmOptions, submit, wait_for
-from hyla.lab.plan.workers import Trained, train_shares
+from hyla.lab.plan.workers import train_shares
 from hyla.results.runs import Row
 from hyla.results.selection import best_hyperparameters, hyperparameters_of
 from hyla.training import Interrupted, TrainConfig
@@ -227,7 +227,14 @@ class Job(Launch, ABC):
             outcome.failures = found
         elif unfinished:
             try:
-                trained = self._train_here(unfinished, deadline, watch)
+                trained = train_shares(
+                    unfinished,
+                    root=self.root,
+                    device=self.device,
+                    workers=self.workers,
+                    max_seconds=deadline - time.monotonic(),
+                    say=watch.say,
+                )
                 outcome.failures, outcome.busy = trained.failures, trained.busy
             except Interrupted as stop:
                 outcome.stopped = stop
@@ -235,16 +242,6 @@ class Job(Launch, ABC):
             outcome.shares = self.plan()
         self.collect(outcome, trained=bool(unfinished), deadline=deadline, watch=watch)
         return outcome
-
-    def _train_here(self, shares: Sequence[Share], deadline: float, watch: Watch) -> Trained:
-        return train_shares(
-            shares,
-            root=self.root,
-            device=self.device,
-            workers=self.workers,
-            max_seconds=deadline - time.monotonic(),
-            say=watch.say,
-        )
 
     def _train_on_slurm(self, shares: Sequence[Share], watch: Watch) -> list[str] | None:
         """Submit what is not in the queue, and wait; return what went wrong, None unawaited."""

@@ -217,8 +217,9 @@ class Reproduction(LabLaunch, Job, Extent):
         if outcome.stopped is not None:
             return
         collect_ceilings(self.experiments, self.tables, self.device)
+        measuring = {e.measurement.name: e for e in self.experiments if e.measurement is not None}
         try:
-            for name, experiment in self._measurements().items():
+            for name, experiment in measuring.items():
                 with _noting_failures(name, outcome.unmeasured, watch.say):
                     count = measure(
                         experiment,
@@ -232,10 +233,6 @@ class Reproduction(LabLaunch, Job, Extent):
                         watch.say(f"{name}: {count} rows measured")
         except Interrupted as stop:
             outcome.stopped = stop
-
-    def _measurements(self) -> dict[str, Experiment]:
-        """Return one experiment for each measurement, by its name."""
-        return {e.measurement.name: e for e in self.experiments if e.measurement is not None}
 
 
 @contextmanager

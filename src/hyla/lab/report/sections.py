@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hyla.figures.drawing import Figure, Table
 from hyla.lab.claims import Claim, percent
@@ -214,11 +213,11 @@ def _models_table(experiment: Experiment, results: Results) -> Table | None:
     }
     columns: dict[str, list[str]] = {
         "method": [titles[method_key(cell.config)] for cell in results.cells],
-        "OOD": [_score(cell.ood) for cell in results.cells],
+        "OOD": [percent(cell.ood) for cell in results.cells],
         "OOD of each seed": [_of_each_seed(cell) for cell in results.cells],
-        "seen": [_score(cell.seen) for cell in results.cells],
-        "unknown terms": [_score(c.score(f"unknown_terms/{c.headline}")) for c in results.cells],
-        "best possible OOD": [_score(results.ceiling(cell)) for cell in results.cells],
+        "seen": [percent(cell.seen) for cell in results.cells],
+        "unknown terms": [percent(c.score(f"unknown_terms/{c.headline}")) for c in results.cells],
+        "best possible OOD": [percent(results.ceiling(cell)) for cell in results.cells],
         "training loss": [_loss(cell) for cell in results.cells],
         "seeds": [str(len(cell.picked)) for cell in results.cells],
         "lr": [f"{cell.hyperparameters['learning_rate']:g}" for cell in results.cells],
@@ -234,10 +233,6 @@ def _models_table(experiment: Experiment, results: Results) -> Table | None:
         note="Scores in percent (R² or accuracy), mean ± standard error over the seeds at the "
         "hyper-parameters best on validation.",
     )
-
-
-def _score(value: Any) -> str:
-    return "" if value is None else percent(value)
 
 
 def _of_each_seed(cell: Cell) -> str:

@@ -33,10 +33,6 @@ def _table_entries(num_features: int, num_columns: int) -> int:
     )
 
 
-def _fits_table(num_features: int, num_columns: int) -> bool:
-    return _table_entries(num_features, num_columns) <= _MOST_ENTRIES
-
-
 class BestMatching:
     """Finds the largest product of the scores, 0 to 2, of M threads that use every position once.
 
@@ -62,7 +58,8 @@ class BestMatching:
             ) from None
         entries = _table_entries(num_features, num_columns)
         if entries > _MOST_ENTRIES:
-            fits = (m for m in range(num_features, 0, -1) if _fits_table(m, num_columns))
+            fewer = range(num_features, 0, -1)
+            fits = (m for m in fewer if _table_entries(m, num_columns) <= _MOST_ENTRIES)
             raise ValueError(
                 f"num_features={num_features} and {num_columns} columns need a table of "
                 f"{entries:,} entries to match threads in fixed shapes; the most is "

@@ -1,6 +1,6 @@
 // Where the person puts the missing panel together: a line of buttons for each of its positions.
 
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 import { icon, positionName } from "./panels.js";
 
 const KEYS =
@@ -95,7 +95,7 @@ export function answerForm(
       "div",
       { class: "row" },
       submit,
-      h("button", { type: "button", class: "quiet", click: onGiveUp }, "Show the answer"),
+      button("quiet", "Show the answer", onGiveUp),
     ),
     h("p", { class: "hint" }, KEYS),
   );

@@ -1,5 +1,7 @@
 // What the server is asked. Every failure is an Error whose message can be shown to the visitor.
 
+import { query } from "./route.js";
+
 export class ApiError extends Error {
   constructor(message, status) {
     super(message);
@@ -8,11 +10,8 @@ export class ApiError extends Error {
 }
 
 export function get(path, parameters = {}) {
-  const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(parameters))
-    if (value !== null && value !== undefined && value !== "") query.set(name, value);
-  const address = query.size ? `/api/${path}?${query}` : `/api/${path}`;
-  return request(address, {});
+  const asked = query(parameters);
+  return request(`/api/${path}${asked ? `?${asked}` : ""}`, {});
 }
 
 export function post(path, body) {

@@ -1,6 +1,6 @@
 // Small charts of numbers per value or per head, drawn by hand: light, sharp and readable aloud.
 
-import { percent, signed, svg } from "./dom.js";
+import { drawing, percent, signed, svg } from "./dom.js";
 import { diverging } from "./palette.js";
 
 const GROUP_WIDTH = 26;
@@ -97,14 +97,10 @@ export function codeBars(title, code, largest) {
     );
   });
   const numbers = code.map((value) => signed(value, 1)).join(", ");
-  return svg(
-    "svg",
-    {
-      class: "bars code",
-      viewBox: `0 0 ${Math.max(code.length, USUAL_HEADS) * width} ${2 * half + strip + 24}`,
-      role: "img",
-      "aria-label": `${title}, by head: ${numbers}`,
-    },
+  return drawing(
+    "bars code",
+    [Math.max(code.length, USUAL_HEADS) * width, 2 * half + strip + 24],
+    `${title}, by head: ${numbers}`,
     svg("line", { class: "axis", x1: 0, x2: code.length * width, y1: half, y2: half }),
     parts,
   );
@@ -116,28 +112,17 @@ export function matrix(names, rows, { title, marked = null }) {
   const side = names.length * cell;
   const across = Math.max(names.length, USUAL_RULES) * cell;
   const label = (name) => (name === marked ? "matrix-name marked" : "matrix-name");
-  return svg(
-    "svg",
-    {
-      class: "matrix",
-      viewBox: `0 0 ${margin + across + 44} ${margin + side + 4}`,
-      role: "img",
-      "aria-label": title,
-    },
+  return drawing(
+    "matrix",
+    [margin + across + 44, margin + side + 4],
+    title,
     names.map((name, i) => {
-      const middle = margin + (i + 0.5) * cell;
-      return [
-        svg(
-          "text",
-          { class: label(name), x: margin - 8, y: middle + 4, "text-anchor": "end" },
-          name,
-        ),
-        svg(
-          "text",
-          { class: label(name), transform: `translate(${middle + 4} ${margin - 8}) rotate(-60)` },
-          name,
-        ),
+      const middle = margin + (i + 0.5) * cell + 4;
+      const places = [
+        { x: margin - 8, y: middle, "text-anchor": "end" },
+        { transform: `translate(${middle} ${margin - 8}) rotate(-60)` },
       ];
+      return places.map((place) => svg("text", { class: label(name), ...place }, name));
     }),
     rows.map((row, i) =>
       row.map((value, j) =>

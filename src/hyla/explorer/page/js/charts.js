@@ -40,6 +40,10 @@ export function chart(description, attributes = {}) {
   return h("div", { class: "chart", role: "img", "aria-label": description, ...attributes });
 }
 
+/** Points, and a line, as plotly takes them. */
+export const markers = (x, y, more) => ({ type: "scatter", mode: "markers", x, y, ...more });
+export const path = (x, y, line, more) => ({ type: "scatter", mode: "lines", x, y, line, ...more });
+
 /** Draws into a place that `chart` made, or draws anew. */
 export async function draw(place, traces, layout = {}) {
   const library = await plotly();

@@ -46,22 +46,42 @@ export function select(options, attributes = {}) {
   );
 }
 
-/** Buttons of which one is pressed: native radio buttons, so arrows and Tab work as expected. */
-export function choice(legend, options, onChoose) {
+/** A button; `kind` says how much it stands out. */
+export function button(kind, text, click, attributes = {}) {
+  return h("button", { type: "button", class: kind, click, ...attributes }, text);
+}
+
+/** A whole number from 0; `onChange` gets it as text, if it is one. */
+export function numberInput(onChange, attributes = {}) {
+  const change = () => input.reportValidity() && onChange(String(input.valueAsNumber));
+  const range = { type: "number", min: 0, max: 2 ** 31 - 1, required: true };
+  const input = h("input", { ...range, change, ...attributes });
+  return input;
+}
+
+/** What stands in a fieldset of native radio buttons or checkboxes that look like one control. */
+export const segments = (legend, inputs, texts) => [
+  h("legend", { class: "label" }, legend),
+  h(
+    "div",
+    { class: "segments" },
+    inputs.map((input, i) => h("label", {}, input, h("span", {}, texts[i]))),
+  ),
+];
+
+/** More for who asks for it. */
+export const details = (summary, ...content) =>
+  h("details", { class: "help" }, h("summary", {}, summary), content);
+
+/** Buttons of which one is pressed: native radio buttons, so arrows and Tab work as expected.
+ * `texts` are what they say, by their values. */
+export function choice(legend, texts, onChoose) {
   const name = uniqueId("choice");
-  const inputs = options.map(([value]) =>
+  const inputs = Object.keys(texts).map((value) =>
     h("input", { type: "radio", name, value, change: () => onChoose(value) }),
   );
-  const element = h(
-    "fieldset",
-    { class: "choice" },
-    h("legend", { class: "label" }, legend),
-    h(
-      "div",
-      { class: "segments" },
-      options.map(([, text], i) => h("label", {}, inputs[i], h("span", {}, text))),
-    ),
-  );
+  const shown = segments(legend, inputs, Object.values(texts));
+  const element = h("fieldset", { class: "choice" }, shown);
   const choose = (value) => {
     for (const input of inputs) input.checked = input.value === String(value);
   };
@@ -94,6 +114,27 @@ export function waiting(text) {
 export function swatch(attributes) {
   const spot = svg("rect", { width: 10, height: 10, rx: 3, ...attributes });
   return svg("svg", { class: "swatch", viewBox: "0 0 10 10", "aria-hidden": "true" }, spot);
+}
+
+/** A drawing of this size, which is read aloud as its label. */
+export function drawing(kind, [width, height], label, ...content) {
+  const attributes = { class: kind, viewBox: `0 0 ${width} ${height}`, role: "img" };
+  return svg("svg", { ...attributes, "aria-label": label }, content);
+}
+
+/** What a figure shows, its name first. */
+export const caption = (name, ...more) => h("figcaption", {}, h("strong", {}, name), more);
+
+/** Marks a part of the page as busy while `task` fills it; there it says what went wrong. */
+export async function busily(element, task) {
+  element.setAttribute("aria-busy", "true");
+  try {
+    await task();
+  } catch (error) {
+    element.replaceChildren(failure(error));
+  } finally {
+    element.removeAttribute("aria-busy");
+  }
 }
 
 /** `share` as a percentage without decimals. */

@@ -1,6 +1,6 @@
 // The examples that a model sees of a function: as shades, and as numbers on request.
 
-import { h, svg } from "./dom.js";
+import { details, h, svg } from "./dom.js";
 import { sequential } from "./palette.js";
 import { variableName } from "./terms.js";
 
@@ -10,10 +10,8 @@ export function examplesShown(context) {
   const examples = context.map(({ x, y }) => [...x, y]);
   return [
     scrolled("Examples as shades", shades(names, examples)),
-    h(
-      "details",
-      { class: "help" },
-      h("summary", {}, `The ${context.length} examples as numbers`),
+    details(
+      `The ${context.length} examples as numbers`,
       scrolled("Examples as numbers", table(names, examples)),
     ),
   ];

@@ -25,50 +25,15 @@ const ARRANGEMENTS = [[1], [2], [3], [2, 2], [3, 2], [3, 3], [2, 3, 2], [3, 2, 3
 // On the unit circle, y downwards.
 const SHAPES = [
   arc(0, 1),
-  [
-    [0, -1.05],
-    [1, 0.8],
-    [-1, 0.8],
-  ],
-  [
-    [-0.85, -0.85],
-    [0.85, -0.85],
-    [0.85, 0.85],
-    [-0.85, 0.85],
-  ],
-  [
-    [0, -1.15],
-    [0.7, 0],
-    [0, 1.15],
-    [-0.7, 0],
-  ],
+  polygon("0,-1.05 1,0.8 -1,0.8"),
+  polygon("-0.85,-0.85 0.85,-0.85 0.85,0.85 -0.85,0.85"),
+  polygon("0,-1.15 0.7,0 0,1.15 -0.7,0"),
   star(),
-  [
-    ...[
-      [-0.35, -1],
-      [0.35, -1],
-      [0.35, -0.35],
-      [1, -0.35],
-      [1, 0.35],
-      [0.35, 0.35],
-    ],
-    ...[
-      [0.35, 1],
-      [-0.35, 1],
-      [-0.35, 0.35],
-      [-1, 0.35],
-      [-1, -0.35],
-      [-0.35, -0.35],
-    ],
-  ],
-  [
-    [-0.85, -1],
-    [0.85, -1],
-    [0.12, 0],
-    [0.85, 1],
-    [-0.85, 1],
-    [-0.12, 0],
-  ],
+  polygon(
+    "-0.35,-1 0.35,-1 0.35,-0.35 1,-0.35 1,0.35 0.35,0.35 " +
+      "0.35,1 -0.35,1 -0.35,0.35 -1,0.35 -1,-0.35 -0.35,-0.35",
+  ),
+  polygon("-0.85,-1 0.85,-1 0.12,0 0.85,1 -0.85,1 -0.12,0"),
   arc(-0.25, 0.25),
 ];
 
@@ -116,6 +81,10 @@ export function grid(panels, { mode, values, correspondence = null }) {
     }),
   );
 }
+
+/** The puzzle as it is asked. */
+export const question = ({ panels, features, values }, mode) =>
+  grid([...panels, Array(features).fill(null)], { mode, values });
 
 /** One panel by itself. */
 export function picture(panel, { mode, values, label }) {
@@ -237,6 +206,11 @@ function drawThreads(correspondence, size, stepX, stepY, width) {
         );
       });
   return threads;
+}
+
+/** Points as SVG writes them. */
+function polygon(points) {
+  return points.split(" ").map((point) => point.split(",").map(Number));
 }
 
 /** Points of the unit circle between two shares of a turn, clockwise from the top. */

@@ -1,7 +1,7 @@
 // Which puzzle is shown: the controls that the Puzzle, Code and Swap views share.
 
 import { get } from "./api.js";
-import { choice, field, h, select } from "./dom.js";
+import { button, choice, field, h, numberInput, select } from "./dom.js";
 import { modelOf, modelsOf, shortName, standing } from "./models.js";
 import { canShowShapes } from "./panels.js";
 import { ruleLabel } from "./words.js";
@@ -68,13 +68,8 @@ export function picker(app) {
   wide.addEventListener("change", () => {
     element.open ||= wide.matches;
   });
-  const modes = choice(
-    "Show as",
-    [
-      ["shapes", "Shapes"],
-      ["numbers", "Numbers"],
-    ],
-    (mode) => app.set({ show: mode }, { step: false }),
+  const modes = choice("Show as", { shapes: "Shapes", numbers: "Numbers" }, (mode) =>
+    app.set({ show: mode }, { step: false }),
   );
   let controls = null;
   let loaded = { key: null, instance: null };
@@ -118,38 +113,16 @@ function build(app, size, current) {
   );
   const combination = choice(
     "Combination of rules",
-    [
-      ["held-out", "Held out"],
-      ["seen", "Seen"],
-      [OWN, "My choice"],
-    ],
+    { "held-out": "Held out", seen: "Seen", [OWN]: "My choice" },
     (chosen) =>
       chosen === OWN
         ? change({ rules: defaultRules(rules, features).join(","), split: null })
         : change({ rules: null, split: chosen }),
   );
-  const columns = choice(
-    "Features in the columns",
-    [
-      ["false", "In order"],
-      ["true", "Shuffled"],
-    ],
-    (permuted) => change({ permuted }),
-  );
-  const seed = h("input", {
-    type: "number",
-    name: "seed",
-    min: 0,
-    max: 2 ** 31 - 1,
-    step: 1,
-    required: true,
-    change: () => seed.reportValidity() && change({ seed: String(seed.valueAsNumber) }),
-  });
-  const fresh = h(
-    "button",
-    { type: "button", class: "secondary", click: () => app.set(anotherPuzzle()) },
-    "New puzzle",
-  );
+  const orders = { false: "In order", true: "Shuffled" };
+  const columns = choice("Features in the columns", orders, (permuted) => change({ permuted }));
+  const seed = numberInput((number) => change({ seed: number }), { name: "seed" });
+  const fresh = button("secondary", "New puzzle", () => app.set(anotherPuzzle()));
   const ruleSelects = Array.from({ length: features }, (_, i) =>
     select(
       rules.map((rule) => [rule, ruleLabel(rule)]),

@@ -5,13 +5,19 @@ export function read() {
   return { view: path, state: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-/** An address of a view; empty values are left out. */
+/** What follows the question mark of an address; empty values are left out. */
+export function query(values) {
+  const isThere = ([, value]) => value !== null && value !== undefined && value !== "";
+  return new URLSearchParams(Object.entries(values).filter(isThere)).toString();
+}
+
+/** The parts of a value that lists several. */
+export const listed = (text) => (text ?? "").split(",").filter(Boolean);
+
+/** An address of a view. */
 export function address(view, state = {}) {
-  const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(state))
-    if (value !== null && value !== undefined && value !== "") query.set(name, value);
   // Commas and signs may stand in a fragment: rules stay readable.
-  const text = query.toString().replaceAll("%2C", ",");
+  const text = query(state).replaceAll("%2C", ",");
   return `#/${view}${text ? `?${text}` : ""}`;
 }
 

@@ -1,6 +1,8 @@
 // Who was right how often, kept in this browser. Only puzzles that the person answered count, for
 // all three, so that the numbers compare; each counts once, by its first answer.
 
+import { recall, remember } from "./storage.js";
+
 const KEY = "hyla-explorer-score";
 
 let kept = load();
@@ -34,16 +36,10 @@ export function reset() {
 
 function load() {
   try {
-    return JSON.parse(localStorage.getItem(KEY)) ?? {};
+    return JSON.parse(recall(KEY)) ?? {};
   } catch {
-    return {}; // no storage, or not ours
+    return {}; // not ours
   }
 }
 
-function save() {
-  try {
-    localStorage.setItem(KEY, JSON.stringify(kept));
-  } catch {
-    // Storage is full or forbidden: the score lasts as long as the page.
-  }
-}
+const save = () => remember(KEY, JSON.stringify(kept));

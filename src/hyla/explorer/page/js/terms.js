@@ -1,8 +1,8 @@
 // Fuzzy logic functions as terms: a sign for each variable, negative where it is negated.
 
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 
-export const MAX_TERMS = 4;
+const MAX_TERMS = 4;
 
 /** The name of a variable, from 0. */
 export const variableName = (i) =>
@@ -37,17 +37,10 @@ export function termEditor(variables, onChange) {
       : null;
     element.replaceChildren(
       ...terms.map((_, t) => line(terms, t)),
-      h(
-        "button",
-        {
-          type: "button",
-          class: "quiet",
-          disabled: terms.length >= MAX_TERMS,
-          "data-place": "add",
-          click: () => onChange([...terms, Array(variables).fill(1)]),
-        },
-        "+ Add a term",
-      ),
+      button("quiet", "+ Add a term", () => onChange([...terms, Array(variables).fill(1)]), {
+        disabled: terms.length >= MAX_TERMS,
+        "data-place": "add",
+      }),
     );
     // Drawn anew under the keyboard's focus: give it back.
     if (focused) element.querySelector(`[data-place="${focused}"]`)?.focus();
@@ -58,31 +51,18 @@ export function termEditor(variables, onChange) {
       "div",
       { class: "term", role: "group", "aria-label": `Term ${t + 1}` },
       h("span", { class: "or", "aria-hidden": "true" }, t ? "or" : ""),
-      terms[t].map((sign, v) =>
-        h(
-          "button",
-          {
-            type: "button",
-            class: sign < 0 ? "literal negated" : "literal",
-            "aria-pressed": String(sign < 0),
-            "aria-label": `not x${v + 1}`,
-            "data-place": `${t},${v}`,
-            click: () => onChange(negated(terms, t, v)),
-          },
-          `${sign < 0 ? "¬" : ""}${variableName(v)}`,
-        ),
-      ),
+      terms[t].map((sign, v) => {
+        const [kind, mark] = sign < 0 ? ["literal negated", "¬"] : ["literal", ""];
+        return button(kind, mark + variableName(v), () => onChange(negated(terms, t, v)), {
+          "aria-pressed": String(sign < 0),
+          "aria-label": `not x${v + 1}`,
+          "data-place": `${t},${v}`,
+        });
+      }),
       terms.length > 1 &&
-        h(
-          "button",
-          {
-            type: "button",
-            class: "quiet",
-            "aria-label": `Remove term ${t + 1}`,
-            click: () => onChange(terms.filter((_, i) => i !== t)),
-          },
-          "×",
-        ),
+        button("quiet", "×", () => onChange(terms.filter((_, i) => i !== t)), {
+          "aria-label": `Remove term ${t + 1}`,
+        }),
     );
   }
 

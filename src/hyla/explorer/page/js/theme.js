@@ -1,5 +1,7 @@
 // Light or dark: as the system says, unless the visitor chose.
 
+import { recall, remember } from "./storage.js";
+
 const KEY = "hyla-explorer-theme";
 const system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -7,20 +9,20 @@ const system = matchMedia("(prefers-color-scheme: dark)");
 export const CHANGED = "hyla-theme";
 
 export function start(button) {
-  const chosen = recall();
+  const chosen = recall(KEY);
   if (chosen) document.documentElement.dataset.theme = chosen;
   const show = () => button.setAttribute("aria-pressed", String(isDark()));
+  const change = () => {
+    show();
+    window.dispatchEvent(new Event(CHANGED));
+  };
   button.addEventListener("click", () => {
     const theme = isDark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
-    remember(theme);
-    show();
-    window.dispatchEvent(new Event(CHANGED));
+    remember(KEY, theme);
+    change();
   });
-  system.addEventListener("change", () => {
-    show();
-    window.dispatchEvent(new Event(CHANGED));
-  });
+  system.addEventListener("change", change);
   show();
 }
 
@@ -37,21 +39,4 @@ export function colour(property) {
   const { color } = getComputedStyle(probe);
   probe.remove();
   return color;
-}
-
-// Storage may be forbidden; the choice then lasts as long as the page.
-function recall() {
-  try {
-    return localStorage.getItem(KEY);
-  } catch {
-    return null;
-  }
-}
-
-function remember(theme) {
-  try {
-    localStorage.setItem(KEY, theme);
-  } catch {
-    // See above.
-  }
 }

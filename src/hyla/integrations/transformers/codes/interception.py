@@ -89,7 +89,10 @@ def intercepted(model: nn.Module, handler: Handler) -> Iterator[None]:
         finally:
             handlers.remove(handler)
         return
-    _register_function()
+    # The function of the mask belongs to it: see above.
+    AttentionInterface.register(_NAME, _attend)
+    eager_mask = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["eager"]
+    masking_utils.AttentionMaskInterface.register(_NAME, eager_mask)
     interception = _Interception(pretrained, handler)
     layers = list(pretrained.modules())
     hooks = [pretrained.register_forward_pre_hook(interception.begin)]
@@ -193,12 +196,6 @@ def _attended(
 
 def _attend(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     return _INTERCEPTED[module].attend(module, *args, **kwargs)
-
-
-def _register_function() -> None:
-    eager_mask = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["eager"]
-    AttentionInterface.register(_NAME, _attend)
-    masking_utils.AttentionMaskInterface.register(_NAME, eager_mask)
 
 
 @contextmanager

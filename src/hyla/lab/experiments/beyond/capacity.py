@@ -81,6 +81,7 @@ def _over_parameters(cells: Sequence[Cell], metric: str, title: str, y_label: st
         title=title,
         x_label="parameters (thousands)",
         y_label=y_label,
+        y_range=None,
     )
 
 

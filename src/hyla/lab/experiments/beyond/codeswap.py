@@ -11,7 +11,7 @@ from hyla.figures.drawing import Figure, Table
 from hyla.lab.claims import CANNOT_BE_TOLD, Claim, Size, percent
 from hyla.lab.effects import effect
 from hyla.lab.experiment import Experiment
-from hyla.lab.experiments.shared.code_panels import matrix
+from hyla.lab.experiments.shared.code_panels import chosen, matrix
 from hyla.lab.experiments.shared.latent_measurements import (
     SWAPPED_CODES,
     method_sweeps,
@@ -42,27 +42,23 @@ _FEWEST = 10
 
 def _figure(results: Results) -> Figure | None:
     measured = rows_of(results, what="matrix")
-    panels = []
-    for code in SWAPPED_CODES:
-        row = []
-        for method in methods_in(measured):
-            row.append(
-                matrix(
-                    [
-                        r
-                        for r in measured
-                        if (r["attention"], r["code"]) == (method, code)
-                        and r["instances"] >= _FEWEST
-                    ],
-                    row="recipient",
-                    column="donor",
-                    value="donor_rate",
-                    title=f"{label_of(method)}: {code}",
-                    label="follows the donor's rule",
-                    value_range=(0, 1),
-                )
+    shown = [row for row in measured if row["instances"] >= _FEWEST]
+    panels = [
+        [
+            matrix(
+                own,
+                row="recipient",
+                column="donor",
+                value="donor_rate",
+                title=f"{label_of(method)}: {code}",
+                label="follows the donor's rule",
+                value_range=(0, 1),
             )
-        panels.append([panel for panel in row if panel.rows])
+            for method in methods_in(measured)
+            if (own := chosen(shown, attention=method, code=code))
+        ]
+        for code in SWAPPED_CODES
+    ]
     note = (
         "Rows: the rule that gives the instance its answer; columns: the rule whose code is put "
         "in, in all layers at once, from another instance: one that applies that rule to the same "
@@ -133,8 +129,8 @@ def _table(results: Results) -> Table | None:
             means = [_rate(own, rate) for rate in rates]
             if means[0] is not None:
                 seeds, swaps = {row["seed"] for row in own}, sum(row["instances"] for row in own)
-                texts = ["" if mean is None else percent(mean) for mean in means]
-                rows.append([label_of(method), code, *texts, str(len(seeds)), str(swaps)])
+                counts = str(len(seeds)), str(swaps)
+                rows.append([label_of(method), code, *map(percent, means), *counts])
     columns = ["attention", "code put in", *rates.values(), "seeds", "swaps"]
     note = "Mean ± standard error: over the seeds, or of the count where that is larger."
     return Table(columns=columns, rows=rows, note=note) if rows else None

@@ -85,12 +85,9 @@ def _figure(results: Results) -> Figure | None:
             lines_by_method(
                 cells,
                 x=_instances if axis == "steps" else at(axis),
-                metric="ood/*",
                 title=f"more {more}",
                 x_label=x_label,
-                y_label="OOD accuracy",
                 levels=ceiling_levels(results, cells),
-                y_range=(0, 1),
                 methods=_METHODS,
             )
         )

@@ -45,8 +45,7 @@ def _table(results: Results) -> Table | None:
     for name, feed_forward in TABLE_A1:
         scores = [_ood(results, task, name, feed_forward) for task in tasks]
         if any(score is not None for score in scores):
-            texts = ("" if score is None else percent(score) for score in scores)
-            rows.append([row_label(name, feed_forward), *texts])
+            rows.append([row_label(name, feed_forward), *map(percent, scores)])
     known = [TASKS[task] for task in tasks]
     titles = [f"{task.title}: OOD {score_name(task.headline)}" for task in known]
     note = "In percent, mean ± standard error over seeds. Table A1 has the same rows as printed."

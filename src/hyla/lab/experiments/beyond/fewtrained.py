@@ -57,11 +57,8 @@ def _figure(results: Results) -> Figure | None:
     panel = lines_by_method(
         results.cells,
         x=_share,
-        metric="ood/*",
         title="SRAVEN",
         x_label="combinations trained (%)",
-        y_label="OOD accuracy",
-        y_range=(0, 1),
         methods=_METHODS,
     )
     # Each share is a task of its own, with a ceiling of its own.

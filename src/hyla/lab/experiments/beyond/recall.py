@@ -54,7 +54,6 @@ def _figure(results: Results) -> Figure | None:
             title=f"over {words}",
             x_label=words,
             y_label="values recalled",
-            y_range=(0, 1),
             methods=_METHODS,
         )
         for axis, words in _AXES.items()

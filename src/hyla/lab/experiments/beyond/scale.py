@@ -15,7 +15,7 @@ from hyla.lab.measuring import Measurement, Measuring
 from hyla.lab.methods import expand
 from hyla.results.runs import Row, curve_rows, origin_of, read_runs
 from hyla.results.selection import hyperparameters_of
-from hyla.results.tables import MEMBER, Cell, Results
+from hyla.results.tables import MEMBER, Results
 from hyla.training.identity import method_key
 
 _AS_PRINTED = ("hyla", "softmax", "linear", "hyla_minus_rmshead")
@@ -132,10 +132,6 @@ def _figure(results: Results) -> Figure | None:
 # --- what is said ----------------------------------------------------------------------------
 
 
-def _name(cell: Cell) -> str:
-    return label_of(cell.config.model.attention)
-
-
 def _claims(results: Results) -> list[Claim]:
     found = []
     for task, known in TASKS.items():
@@ -164,6 +160,8 @@ EXPERIMENT = Experiment(
         name="scale", measure=_measure, key=("task_name", "attention", *MEMBER, "step")
     ),
     figure=_figure,
-    table=lambda results: variant_table(results, _name, each_seed=each_seed),
+    table=lambda results: variant_table(
+        results, lambda cell: label_of(cell.config.model.attention), each_seed=each_seed
+    ),
     claims=_claims,
 )

@@ -1,9 +1,8 @@
 """Beyond the paper: other normalisations of the latent code. A reviewer asked."""
 
 from hyla.lab.claims import Claim, ahead
-from hyla.lab.experiment import Experiment
-from hyla.lab.experiments.shared.variants import TASKS, on_both_tasks, variant_figure, variant_table
-from hyla.results.tables import Cell, Results
+from hyla.lab.experiments.shared.variants import presets_compared
+from hyla.results.selection import Estimate
 
 _SIGMAS = {
     "hyla": "RMSHead",
@@ -14,33 +13,19 @@ _SIGMAS = {
 }
 
 
-def _name(cell: Cell) -> str:
-    return _SIGMAS[str(cell.config.model.attention)]
+def _claims(task: str, scores: dict[str, Estimate | None]) -> list[Claim]:
+    return ahead(
+        f"{task}: of the normalisations of HYLA's code, RMSHead generalises best.",
+        ("RMSHead", scores.pop("RMSHead")),
+        scores,
+    )
 
 
-def _claims(results: Results) -> list[Claim]:
-    found = []
-    for task, known in TASKS.items():
-        scores = {
-            name: results.ood(task_name=task, model__attention=attention)
-            for attention, name in _SIGMAS.items()
-        }
-        rms_head = scores.pop("RMSHead")
-        found += ahead(
-            f"{known.title}: of the normalisations of HYLA's code, RMSHead generalises best.",
-            ("RMSHead", rms_head),
-            scores,
-        )
-    return found
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = presets_compared(
+    _SIGMAS,
+    _claims,
     name="sigma",
     title="Beyond the paper: the normalisation σ of the latent code",
     shows="HYLA's value network with other normalisations of the scores: over the heads, over the "
     "keys, both in either order, or none. The paper leaves the order in HYLA + softmax open.",
-    sweeps=on_both_tasks("model.attention", list(_SIGMAS)),
-    figure=lambda results: variant_figure(results, _name),
-    table=lambda results: variant_table(results, _name),
-    claims=_claims,
 )

@@ -48,12 +48,12 @@ def lines_by_method(
     cells: Sequence[Cell],
     *,
     x: Callable[[Cell], float],
-    metric: str,
+    metric: str = "ood/*",
     title: str,
     x_label: str,
-    y_label: str,
+    y_label: str = "OOD accuracy",
     levels: Sequence[Level] = (),
-    y_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = (0, 1),
     methods: Sequence[str] = METHODS,
 ) -> Lines:
     """Return a line for each method, by default the paper's three, over `x`, what was varied.

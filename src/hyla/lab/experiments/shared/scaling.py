@@ -17,7 +17,7 @@ def panels(results: Results, size: str, name: str, metric: str, y_label: str) ->
     """Return a panel for each value of `size` (`model.width_factor`, `model.num_layers`)."""
     accuracy = metric != "train/loss"
     found = []
-    for value in _sizes(results, size):
+    for value in sorted({cell.get(size) for cell in results.cells}):
         cells = where(results.cells, **{size: value})
         found.append(
             lines_by_method(
@@ -32,10 +32,6 @@ def panels(results: Results, size: str, name: str, metric: str, y_label: str) ->
             )
         )
     return found
-
-
-def _sizes(results: Results, size: str) -> list[int]:
-    return sorted({cell.get(size) for cell in results.cells})
 
 
 def _figure(results: Results, *, size: str, name: str) -> Figure | None:

@@ -1,12 +1,14 @@
 """What questions beyond the paper share: variants of a model side by side, on its tasks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hyla.figures.drawing import Figure, Table
 from hyla.lab.claims import Claim, ahead, percent
+from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import bars, ceiling_levels, score_name, score_of
 from hyla.lab.grids import METHODS, sweep
+from hyla.results.selection import Estimate
 from hyla.results.tables import Cell, Results, where
 from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig, Task, task_class
 
@@ -16,11 +18,6 @@ TASKS: Mapping[str, Task] = {
 }
 """The paper's two, by name."""
 _BARS = (("unseen compositions", "ood/*"), ("seen compositions", "test/*"))
-
-
-def on_both_tasks(key: str, values: Sequence[Any]) -> Callable[[str], list[dict[str, Any]]]:
-    """Return sweeps over one setting, at each task's own preset."""
-    return lambda scale: [sweep(task, scale, grid={key: values}) for task in TASKS]
 
 
 def hyla_ahead(text: str, results: Results, **settings: Any) -> list[Claim]:
@@ -65,11 +62,55 @@ def variant_table(
             [
                 task_class(cell.config.task_name).title,
                 name(cell),
-                "" if cell.ood is None else percent(cell.ood),
-                "" if cell.seen is None else percent(cell.seen),
+                percent(cell.ood),
+                percent(cell.seen),
                 "" if loss is None else f"{loss.mean:.3g}",
                 *(column(cell) for column in columns.values()),
             ]
         )
     heads = ["task", "variant", "OOD", "seen", "training loss", *columns]
     return Table(columns=[head.replace("_", " ") for head in heads], rows=rows)
+
+
+_Scores = dict[str, Estimate | None]
+"""OOD scores, by what the presets are called."""
+
+
+def presets_compared(
+    presets: Mapping[str, str],
+    claims: Callable[[str, _Scores], list[Claim]],
+    *,
+    name: str,
+    title: str,
+    shows: str,
+) -> Experiment:
+    """Return an experiment on attention presets, named so, at each task's own preset.
+
+    `claims` is given a task's title and the scores on it.
+    """
+
+    def named(cell: Cell) -> str:
+        return presets[str(cell.config.model.attention)]
+
+    def sweeps(scale: str) -> list[dict[str, Any]]:
+        return [sweep(task, scale, grid={"model.attention": list(presets)}) for task in TASKS]
+
+    def claimed(results: Results) -> list[Claim]:
+        found = []
+        for task, known in TASKS.items():
+            scores = {
+                label: results.ood(task_name=task, model__attention=attention)
+                for attention, label in presets.items()
+            }
+            found += claims(known.title, scores)
+        return found
+
+    return Experiment(
+        name=name,
+        title=title,
+        shows=shows,
+        sweeps=sweeps,
+        figure=lambda results: variant_figure(results, named),
+        table=lambda results: variant_table(results, named),
+        claims=claimed,
+    )

@@ -1,22 +1,16 @@
 """Figure 5C: the number of heads is the size of the latent code."""
 
 import dataclasses
-from typing import Any
 
 from hyla.figures.drawing import Figure
 from hyla.lab.claims import BY_CONSTRUCTION, Claim, ahead
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import at, ceiling_levels, lines_by_method
-from hyla.lab.grids import METHODS, sweep
+from hyla.lab.grids import METHODS, methods_over
 from hyla.results.tables import Results, where
 
 # The preset's number first, then the one without a hypernetwork: the comparison that counts.
 _HEADS = {"smoke": [4, 1, 2], "laptop": [8, 1, 2, 4], "paper": [16, 1, 2, 4, 8]}
-
-
-def _sweeps(scale: str) -> list[dict[str, Any]]:
-    grid = {"model.num_heads": _HEADS[scale], "model.attention": METHODS}
-    return [sweep("sraven", scale, grid=grid)]
 
 
 def _figure(results: Results) -> Figure | None:
@@ -25,12 +19,9 @@ def _figure(results: Results) -> Figure | None:
     panel = lines_by_method(
         results.cells,
         x=at("model__num_heads"),
-        metric="ood/accuracy",
         title="number of heads",
         x_label="heads",
-        y_label="OOD accuracy",
         levels=ceiling_levels(results, results.cells),
-        y_range=(0, 1),
     )
     note = (
         "Queries, keys and values keep their size, all heads together: fewer heads are larger, and "
@@ -64,7 +55,7 @@ EXPERIMENT = Experiment(
     title="Figure 5C: OOD accuracy on SRAVEN for varying numbers of heads",
     shows="With one head the code can only rescale the one value projection: the hypernetwork "
     "mechanism is absent, and generalisation suffers.",
-    sweeps=_sweeps,
+    sweeps=methods_over("sraven", "model.num_heads", _HEADS),
     figure=_figure,
     claims=_claims,
 )

@@ -1,22 +1,16 @@
 """Figure 5D: the number of features sets the difficulty of SRAVEN."""
 
 import dataclasses
-from typing import Any
 
 from hyla.figures.drawing import LEVEL_COLOUR, Figure, Series
 from hyla.lab.claims import NOTICEABLE, Claim, Size, percent
 from hyla.lab.effects import difference
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import at, lines_by_method
-from hyla.lab.grids import METHODS, sweep
+from hyla.lab.grids import METHODS, methods_over
 from hyla.results.tables import Results, where
 
-
-def _sweeps(scale: str) -> list[dict[str, Any]]:
-    features = {"smoke": [2, 3], "laptop": [2, 3], "paper": [4, 2, 3, 5]}[scale]
-    return [
-        sweep("sraven", scale, grid={"task.num_features": features, "model.attention": METHODS})
-    ]
+_FEATURES = {"smoke": [2, 3], "laptop": [2, 3], "paper": [4, 2, 3, 5]}
 
 
 def _figure(results: Results) -> Figure | None:
@@ -25,11 +19,8 @@ def _figure(results: Results) -> Figure | None:
     panel = lines_by_method(
         results.cells,
         x=at("task__num_features"),
-        metric="ood/accuracy",
         title="number of features",
         x_label="features M",
-        y_label="OOD accuracy",
-        y_range=(0, 1),
     )
     by_size = {cell.get("task__num_features"): results.ceiling(cell) for cell in results.cells}
     ceilings = [by_size[int(x)] for x in panel.x if by_size.get(int(x)) is not None]
@@ -69,7 +60,7 @@ EXPERIMENT = Experiment(
     name="fig5d",
     title="Figure 5D: OOD accuracy on SRAVEN for varying numbers of features",
     shows="The difficulty of SRAVEN can be controlled by the number of features M.",
-    sweeps=_sweeps,
+    sweeps=methods_over("sraven", "task.num_features", _FEATURES),
     figure=_figure,
     claims=_claims,
 )

@@ -72,11 +72,10 @@ def _table(results: Results) -> Table | None:
 def _columns(cell: Cell | None, paper: Estimate) -> list[str]:
     if cell is None:
         return ["", percent(paper), *[""] * 6]
-    ood, seen = cell.ood, cell.seen
     return [
-        "" if ood is None else percent(ood),
+        percent(cell.ood),
         percent(paper),
-        "" if seen is None else percent(seen),
+        percent(cell.seen),
         *(f"{value:g}" for value in cell.hyperparameters.values()),
         str(len(cell.picked)),
         "{} of {}".format(*cell.searched),

@@ -2,13 +2,13 @@
 
 import { get, serial } from "../api.js";
 import { codeBars, matrix } from "../bars.js";
-import { chart, draw } from "../charts.js";
-import { choice, failure, h, signed, waiting } from "../dom.js";
+import { chart, draw, markers } from "../charts.js";
+import { busily, caption, choice, failure, h, signed, waiting } from "../dom.js";
 import { heading, smallBoard, withoutModel } from "../heading.js";
 import { pairPicker, tokenName } from "../pair_picker.js";
 import { seriesColour } from "../palette.js";
 import { modelOf, modelsOf } from "../models.js";
-import { grid } from "../panels.js";
+import { question } from "../panels.js";
 import { completePuzzle, picker, puzzleOf } from "../picker.js";
 import { list, ruleLabel } from "../words.js";
 
@@ -56,16 +56,14 @@ export function mount(root, app) {
       for (const part of [pairs, layers, map, conclusion]) part.replaceChildren();
       return;
     }
-    board.replaceChildren(
-      grid([...instance.panels, Array(instance.features).fill(null)], {
-        mode: puzzle.mode,
-        values: instance.values,
-      }),
-    );
+    board.replaceChildren(question(instance, puzzle.mode));
     showPairs(state);
     const asked = { model: puzzle.model, id: instance.id, ...pairOf(state) };
     const codes = get("sraven/code", asked);
-    await Promise.all([showLayers(codes), showMap(codes, asked, layerOf(state, puzzle.model))]);
+    await Promise.all([
+      busily(layers, () => showLayers(codes)),
+      busily(map, () => showMap(codes, asked, layerOf(state, puzzle.model))),
+    ]);
   });
 
   function showPairs(state) {
@@ -73,10 +71,7 @@ export function mount(root, app) {
     const focused = pairs.querySelector(":focus")?.getAttribute("aria-label");
     const which = choice(
       "Which pair of tokens",
-      [
-        [ROW, "Last position to its row"],
-        [ONE, "A pair of your choice"],
-      ],
+      { [ROW]: "Last position to its row", [ONE]: "A pair of your choice" },
       (chosen) => app.set(chosen === ROW ? { query: null, key: null } : firstPair()),
     );
     which.choose(pair ? ONE : ROW);
@@ -102,17 +97,10 @@ export function mount(root, app) {
   }
 
   async function showLayers(codes) {
-    layers.setAttribute("aria-busy", "true");
-    try {
-      const { layers: found, pairs: shown, rule } = await codes;
-      const largest = Math.max(...found.flatMap(({ codes }) => codes.flat().map(Math.abs)));
-      layers.replaceChildren(...found.map((layer) => layerCard(layer, shown, rule, largest)));
-      conclude(found, rule);
-    } catch (error) {
-      layers.replaceChildren(failure(error));
-    } finally {
-      layers.removeAttribute("aria-busy");
-    }
+    const { layers: found, pairs: shown, rule } = await codes;
+    const largest = Math.max(...found.flatMap(({ codes }) => codes.flat().map(Math.abs)));
+    layers.replaceChildren(...found.map((layer) => layerCard(layer, shown, rule, largest)));
+    conclude(found, rule);
   }
 
   /** What the code says of the rule, and what that does not show. */
@@ -163,53 +151,43 @@ export function mount(root, app) {
 
   async function showMap(codes, asked, layer) {
     const { id, ...forAll } = asked;
-    map.setAttribute("aria-busy", "true");
     if (!map.hasChildNodes())
       map.replaceChildren(waiting("Laying out some hundred codes: the first time takes seconds…"));
-    try {
-      const [around, here, { rule }] = await Promise.all([
-        get("sraven/map", { ...forAll, layer }),
-        get("sraven/place", { ...asked, layer }),
-        codes,
-      ]);
-      const place = chart(
-        `Map of codes in layer ${layer + 1}: ${around.points.length} puzzles, coloured by rule; ` +
-          `this puzzle, whose rule is ${ruleLabel(rule)}, is a star.`,
-      );
-      const names = around.rules.map(ruleLabel);
-      map.replaceChildren(
-        h(
-          "figure",
-          { class: "card" },
-          h(
-            "figcaption",
-            {},
-            h("strong", {}, "Map of codes"),
-            " (t-SNE): near points have similar codes. Full: held-out combinations; rings: seen.",
-          ),
-          place,
-          h(
-            "p",
-            { class: "hint" },
-            `The star is this puzzle (its rule: ${ruleLabel(rule)}), placed amid the five codes most like its own.`,
-          ),
+    const [around, here, { rule }] = await Promise.all([
+      get("sraven/map", { ...forAll, layer }),
+      get("sraven/place", { ...asked, layer }),
+      codes,
+    ]);
+    const own = ruleLabel(rule);
+    const place = chart(
+      `Map of codes in layer ${layer + 1}: ${around.points.length} puzzles, coloured by rule; ` +
+        `this puzzle, whose rule is ${own}, is a star.`,
+    );
+    const names = around.rules.map(ruleLabel);
+    const what = `Cosine similarity of the mean codes of ${names.length} rules`;
+    map.replaceChildren(
+      h(
+        "figure",
+        { class: "card" },
+        caption(
+          "Map of codes",
+          " (t-SNE): near points have similar codes. Full: held-out combinations; rings: seen.",
         ),
+        place,
         h(
-          "figure",
-          { class: "card" },
-          h("figcaption", {}, h("strong", {}, "Cosine similarity"), " of the rules’ mean codes"),
-          matrix(names, around.cosine, {
-            title: `Cosine similarity of the mean codes of ${names.length} rules`,
-            marked: ruleLabel(rule),
-          }),
+          "p",
+          { class: "hint" },
+          `The star is this puzzle (its rule: ${own}), placed amid the five codes most like its own.`,
         ),
-      );
-      await drawMap(place, around, here);
-    } catch (error) {
-      map.replaceChildren(failure(error));
-    } finally {
-      map.removeAttribute("aria-busy");
-    }
+      ),
+      h(
+        "figure",
+        { class: "card" },
+        caption("Cosine similarity", " of the rules’ mean codes"),
+        matrix(names, around.cosine, { title: what, marked: own }),
+      ),
+    );
+    await drawMap(place, around, here);
   }
 
   function update(state) {
@@ -224,9 +202,9 @@ export function mount(root, app) {
 
   function showLayerChoice(count, layer) {
     if (layerButtons?.count !== count) {
-      const options = Array.from({ length: count }, (_, i) => [String(i), String(i + 1)]);
+      const names = Array.from({ length: count }, (_, i) => String(i + 1));
       const choose = (chosen) => app.set({ layer: chosen }, { step: false });
-      layerButtons = { count, ...choice("Layer", options, choose) };
+      layerButtons = { count, ...choice("Layer", names, choose) };
       layerChoice.replaceChildren(layerButtons.element);
     }
     layerButtons.choose(layer);
@@ -256,12 +234,9 @@ function drawMap(place, { points, rules }, here) {
     const own = points
       .filter((point) => point.rule === rule)
       .sort((a, b) => a.split.localeCompare(b.split));
-    return {
-      type: "scatter",
-      mode: "markers",
+    const [x, y] = [own.map(({ x }) => x), own.map(({ y }) => y)];
+    return markers(x, y, {
       name: ruleLabel(rule),
-      x: own.map(({ x }) => x),
-      y: own.map(({ y }) => y),
       text: own.map(({ split, target }) => `${ruleLabel(rule)}, ${split}, answer ${target}`),
       hoverinfo: "text",
       marker: {
@@ -270,17 +245,13 @@ function drawMap(place, { points, rules }, here) {
         symbol: own.map(({ split }) => (split === "held-out" ? "circle" : "circle-open")),
         opacity: 0.85,
       },
-    };
+    });
   });
-  const star = {
-    type: "scatter",
-    mode: "markers",
+  const star = markers([here.x], [here.y], {
     name: "this puzzle",
-    x: [here.x],
-    y: [here.y],
     hoverinfo: "name",
     marker: { size: 22, symbol: "star", color: "#F0E442", line: { color: "#1F2933", width: 2 } },
-  };
+  });
   const bare = {
     showticklabels: false,
     showgrid: false,

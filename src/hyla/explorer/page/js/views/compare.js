@@ -1,10 +1,22 @@
 // Runs of the folder beside each other: their curves, and how well they do on what they never saw.
 
 import { get, serial } from "../api.js";
-import { chart, draw } from "../charts.js";
-import { absentNotice, failure, field, h, select, signed, swatch, waiting } from "../dom.js";
+import { chart, draw, markers, path } from "../charts.js";
+import {
+  absentNotice,
+  caption,
+  details,
+  failure,
+  field,
+  h,
+  select,
+  signed,
+  swatch,
+  waiting,
+} from "../dom.js";
 import { heading } from "../heading.js";
 import { lineStyles } from "../palette.js";
+import { listed } from "../route.js";
 
 export const title = "Compare";
 
@@ -12,6 +24,7 @@ const MAX_CHOSEN = 8;
 const NO_RUNS = "none";
 const [KNOWN, UNSEEN] = ["test/", "ood/"];
 const LEAST_R2 = -1;
+const UNNAMED = { hoverinfo: "skip", showlegend: false };
 const HEADLINES = ["accuracy", "r2", "loss"];
 
 export function mount(root, app) {
@@ -79,12 +92,7 @@ function runsPage(app, { runs, skipped }) {
         h(
           "div",
           { class: "row spread" },
-          h(
-            "figcaption",
-            {},
-            h("strong", {}, "Curves"),
-            "; bands from the least to the greatest member",
-          ),
+          caption("Curves", "; bands from the least to the greatest member"),
           field("Metric", metric),
         ),
         curveChart,
@@ -92,12 +100,7 @@ function runsPage(app, { runs, skipped }) {
       h(
         "figure",
         { class: "card" },
-        h(
-          "figcaption",
-          {},
-          h("strong", {}, "ID against OOD"),
-          ", at the end; on the dashed line nothing is lost",
-        ),
+        caption("ID against OOD", ", at the end; on the dashed line nothing is lost"),
         scatter,
       ),
     ),
@@ -157,26 +160,16 @@ function runsPage(app, { runs, skipped }) {
 
   async function drawScatter(chosen, shown, styles) {
     // The metric that is shown, if it has two sides; else the first that has.
-    const kind = [shown?.split("/")[1], ...HEADLINES].find((name) =>
-      chosen.some(({ metrics }) => KNOWN + name in metrics && UNSEEN + name in metrics),
-    );
-    const points = chosen.filter(
-      ({ metrics }) => KNOWN + kind in metrics && UNSEEN + kind in metrics,
-    );
+    const hasBoth = ({ metrics }, name) => KNOWN + name in metrics && UNSEEN + name in metrics;
+    const kinds = [shown?.split("/")[1], ...HEADLINES];
+    const kind = kinds.find((name) => chosen.some((run) => hasBoth(run, name)));
+    const points = chosen.filter((run) => hasBoth(run, kind));
     const place = (value) => (kind === "r2" ? Math.max(LEAST_R2, value) : value);
     const values = points
       .flatMap(({ metrics }) => [metrics[KNOWN + kind], metrics[UNSEEN + kind]])
       .map(place);
     const ends = [Math.min(0, ...values), Math.max(kind === "loss" ? 0 : 1, ...values)];
-    const diagonal = {
-      type: "scatter",
-      mode: "lines",
-      x: ends,
-      y: ends,
-      line: { color: "#7B8794", dash: "dash", width: 1.5 },
-      hoverinfo: "skip",
-      showlegend: false,
-    };
+    const diagonal = path(ends, ends, { color: "#7B8794", dash: "dash", width: 1.5 }, UNNAMED);
     scatter.setAttribute(
       "aria-label",
       points
@@ -190,16 +183,15 @@ function runsPage(app, { runs, skipped }) {
       scatter,
       [
         diagonal,
-        ...points.map(({ id, name, metrics }) => ({
-          type: "scatter",
-          mode: "markers",
-          name,
-          x: [place(metrics[KNOWN + kind])],
-          y: [place(metrics[UNSEEN + kind])],
-          text: `ID ${signed(metrics[KNOWN + kind], 3)}, OOD ${signed(metrics[UNSEEN + kind], 3)}`,
-          hoverinfo: "name+text",
-          marker: { size: 14, color: styles.get(id).colour },
-        })),
+        ...points.map(({ id, name, metrics }) => {
+          const [known, unseen] = [metrics[KNOWN + kind], metrics[UNSEEN + kind]];
+          return markers([place(known)], [place(unseen)], {
+            name,
+            text: `ID ${signed(known, 3)}, OOD ${signed(unseen, 3)}`,
+            hoverinfo: "name+text",
+            marker: { size: 14, color: styles.get(id).colour },
+          });
+        }),
       ],
       {
         xaxis: { title: `ID ${kind ?? ""}`, range: padded(ends) },
@@ -214,7 +206,7 @@ function runsPage(app, { runs, skipped }) {
 
 /** Those that the address names; at first the runs of the first task. */
 function chosenRuns(state, runs) {
-  const wanted = (state.runs ?? "").split(",");
+  const wanted = listed(state.runs);
   const named = runs.filter(({ id }) => wanted.includes(id));
   const first = runs.filter(({ task }) => task === runs[0].task);
   return (state.runs ? named : first).slice(0, MAX_CHOSEN);
@@ -222,8 +214,7 @@ function chosenRuns(state, runs) {
 
 /** Those that it names and the folder does not have. */
 function absentRuns({ runs: named }, runs) {
-  const wanted = (named ?? "").split(",").filter((id) => id && id !== NO_RUNS);
-  return wanted.filter((id) => runs.every((run) => run.id !== id));
+  return listed(named).filter((id) => id !== NO_RUNS && runs.every((run) => run.id !== id));
 }
 
 function runTable(runs, boxes, swatches) {
@@ -296,10 +287,8 @@ function emptyStore() {
 
 function skippedRuns(skipped) {
   if (!skipped.length) return "";
-  return h(
-    "details",
-    { class: "help" },
-    h("summary", {}, `${skipped.length} folders could not be read`),
+  return details(
+    `${skipped.length} folders could not be read`,
     h(
       "ul",
       {},
@@ -310,24 +299,11 @@ function skippedRuns(skipped) {
 
 /** A line with the band of its members behind it. */
 function band({ steps, mean, low, high }, name, { colour, dash }) {
-  const edge = {
-    type: "scatter",
-    mode: "lines",
-    line: { width: 0 },
-    hoverinfo: "skip",
-    showlegend: false,
-  };
+  const edge = { width: 0 };
   return [
-    { ...edge, x: steps, y: low },
-    { ...edge, x: steps, y: high, fill: "tonexty", fillcolor: `${colour}33` },
-    {
-      type: "scatter",
-      mode: "lines",
-      x: steps,
-      y: mean,
-      name,
-      line: { color: colour, dash, width: 2.5 },
-    },
+    path(steps, low, edge, UNNAMED),
+    path(steps, high, edge, { ...UNNAMED, fill: "tonexty", fillcolor: `${colour}33` }),
+    path(steps, mean, { color: colour, dash, width: 2.5 }, { name }),
   ];
 }
 

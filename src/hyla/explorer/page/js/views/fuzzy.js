@@ -1,12 +1,25 @@
 // Draw a fuzzy logic function, drag the query, and see what models make of it from examples alone.
 
 import { post, serial } from "../api.js";
-import { chart, draw } from "../charts.js";
-import { absentNotice, choice, failure, field, h, select, signed, swatch, waiting } from "../dom.js";
+import { chart, draw, markers, path } from "../charts.js";
+import {
+  absentNotice,
+  choice,
+  failure,
+  field,
+  h,
+  numberInput,
+  segments,
+  select,
+  signed,
+  swatch,
+  waiting,
+} from "../dom.js";
 import { examplesShown } from "../examples.js";
 import { heading, withoutModel } from "../heading.js";
 import { modelsOf, shortName } from "../models.js";
 import { lineStyles } from "../palette.js";
+import { listed } from "../route.js";
 import { firstTerms, readTerms, termEditor, variableName, writeTerms } from "../terms.js";
 import { colour } from "../theme.js";
 
@@ -87,16 +100,10 @@ function workbench(app, models) {
   const sliders = Array.from({ length: variables }, (_, i) => querySlider(i));
   const axis = choice(
     "Move along",
-    sliders.map((_, i) => [String(i), variableName(i)]),
+    sliders.map((_, i) => variableName(i)),
     (variable) => app.set({ variable }, { step: false }),
   );
-  const seed = h("input", {
-    type: "number",
-    min: 0,
-    max: 2 ** 31 - 1,
-    required: true,
-    change: () => seed.reportValidity() && app.set({ seed: String(seed.valueAsNumber) }),
-  });
+  const seed = numberInput((number) => app.set({ seed: number }));
   const picked = modelChoice();
   const absent = h("div");
   const problem = h("div");
@@ -179,16 +186,8 @@ function workbench(app, models) {
       else event.target.checked = true; // without a model there is nothing to see
     }
     const legend = models.length > MAX_MODELS ? `Models, up to ${MAX_MODELS}` : "Models";
-    const element = h(
-      "fieldset",
-      { class: "choice" },
-      h("legend", { class: "label" }, legend),
-      h(
-        "div",
-        { class: "segments" },
-        models.map(({ id }, i) => h("label", {}, boxes[i], h("span", {}, names[id]))),
-      ),
-    );
+    const texts = models.map(({ id }) => names[id]);
+    const element = h("fieldset", { class: "choice" }, segments(legend, boxes, texts));
     const update = (ids) => {
       for (const box of boxes) box.checked = ids.includes(box.value);
     };
@@ -243,23 +242,13 @@ function workbench(app, models) {
   async function showSlice({ grid, target, predictions }, { variable, query, models: ids }, point) {
     const name = variableName(variable);
     const muted = colour("--muted");
-    const line = (y, label, style) => ({
-      type: "scatter",
-      mode: "lines",
-      x: grid,
-      y,
-      name: label,
-      line: style,
-    });
-    const here = (y, shade) => ({
-      type: "scatter",
-      mode: "markers",
-      x: [query[variable]],
-      y: [y],
-      marker: { color: shade, size: 11, line: { color: colour("--surface"), width: 2 } },
-      showlegend: false,
-      hoverinfo: "skip",
-    });
+    const line = (y, label, style) => path(grid, y, style, { name: label });
+    const here = (y, shade) =>
+      markers([query[variable]], [y], {
+        marker: { color: shade, size: 11, line: { color: colour("--surface"), width: 2 } },
+        showlegend: false,
+        hoverinfo: "skip",
+      });
     slice.setAttribute("aria-label", `Target and predictions while ${name} goes from 0 to 1`);
     await draw(
       slice,
@@ -301,11 +290,11 @@ function workbench(app, models) {
   }
 
   const absentModels = (state) =>
-    (state.models ?? "").split(",").filter((id) => id && models.every((model) => model.id !== id));
+    listed(state.models).filter((id) => models.every((model) => model.id !== id));
 
   /** The function, the query and the models that the address asks for. */
   function read(state) {
-    const wanted = (state.models ?? "").split(",");
+    const wanted = listed(state.models);
     const ids = models.map(({ id }) => id);
     const known = ids.filter((id) => wanted.includes(id));
     const query = (state.query ?? "").split(",").map(Number);

@@ -2,7 +2,7 @@
 
 import { answerForm } from "../answer_form.js";
 import { get, serial } from "../api.js";
-import { failure, h, waiting } from "../dom.js";
+import { button, details, failure, h, waiting } from "../dom.js";
 import { heading, withoutModel } from "../heading.js";
 import { modelOf, modelsOf, shortName } from "../models.js";
 import * as outcome from "../outcome.js";
@@ -44,6 +44,7 @@ export function mount(root, app) {
   const boardHead = h("div", { class: "board-head" }, caption, controls.modes);
   const side = h("div", { class: "side" });
   const after = h("div", { class: "after" });
+  const ruleList = h("dl", { class: "rule-list" });
   const announcement = h("p", { class: "hidden", "aria-live": "polite" });
   root.append(
     h("p", { class: "introduction" }, introduction()),
@@ -61,14 +62,8 @@ export function mount(root, app) {
     h("div", { class: "puzzle-and-answer" }, h("div", {}, boardHead, board), side),
     announcement,
     after,
-    h(
-      "details",
-      { class: "help" },
-      h("summary", {}, "Which rules are there?"),
-      h("dl", { class: "rule-list" }),
-    ),
+    details("Which rules are there?", ruleList),
   );
-  const ruleList = root.querySelector(".rule-list");
 
   const load = serial(async (state) => {
     if (!board.hasChildNodes()) board.replaceChildren(waiting("Making a puzzle…"));
@@ -157,7 +152,7 @@ export function mount(root, app) {
         h(
           "div",
           { class: "row" },
-          h("button", { type: "button", class: "primary", click: nextPuzzle }, "Next puzzle"),
+          button("primary", "Next puzzle", nextPuzzle),
           h("a", { class: "button secondary", href: app.address("code") }, "Look at the code"),
           h("a", { class: "button quiet", href: app.address("swap") }, "Swap it"),
         ),
@@ -188,6 +183,10 @@ export function mount(root, app) {
 
   function showScore(puzzle) {
     const { person, model, solver, of } = score.totals(puzzle.model);
+    const reset = () => {
+      score.reset();
+      showScore(puzzle);
+    };
     const entry = (name, right) => h("div", {}, h("dt", {}, name), h("dd", {}, `${right}/${of}`));
     scoreboard.replaceChildren(
       h(
@@ -197,19 +196,7 @@ export function mount(root, app) {
         entry(labelOf(app, puzzle.model), model),
         entry("Solver", solver),
       ),
-      h(
-        "button",
-        {
-          type: "button",
-          class: "quiet",
-          disabled: of === 0,
-          click: () => {
-            score.reset();
-            showScore(puzzle);
-          },
-        },
-        "Reset",
-      ),
+      button("quiet", "Reset", reset, { disabled: of === 0 }),
     );
   }
 

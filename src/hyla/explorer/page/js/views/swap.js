@@ -2,24 +2,30 @@
 
 import { post, serial } from "../api.js";
 import { probabilityBars } from "../bars.js";
-import { choice, failure, field, h, percent, select, waiting } from "../dom.js";
+import {
+  button,
+  choice,
+  details,
+  failure,
+  field,
+  h,
+  numberInput,
+  percent,
+  segments,
+  select,
+  waiting,
+} from "../dom.js";
 import { heading, smallBoard, withoutModel } from "../heading.js";
 import { modelOf, modelsOf } from "../models.js";
-import { grid } from "../panels.js";
+import { grid, question } from "../panels.js";
 import { completePuzzle, fetchInstance, picker, puzzleOf } from "../picker.js";
+import { listed } from "../route.js";
 import { list, ruleLabel } from "../words.js";
 
 export const title = "Swap";
 
-const CODES = [
-  ["instance", "Of another puzzle"],
-  ["rule mean", "Mean of a rule"],
-  ["zero", "All zero"],
-];
-const PAIRS = [
-  ["row", "Its row"],
-  ["all keys", "All keys"],
-];
+const CODES = { instance: "Of another puzzle", "rule mean": "Mean of a rule", zero: "All zero" };
+const PAIRS = { row: "Its row", "all keys": "All keys" };
 const VERDICTS = {
   follows: "It follows the donor’s rule",
   stays: "It stays with its own rule",
@@ -72,12 +78,7 @@ export function mount(root, app) {
     try {
       instance = await controls.load(state);
       if (instance === null) return;
-      board.replaceChildren(
-        grid([...instance.panels, Array(instance.features).fill(null)], {
-          mode: puzzle.mode,
-          values: instance.values,
-        }),
-      );
+      board.replaceChildren(question(instance, puzzle.mode));
       if (instance.permuted)
         throw new Error(
           "Codes are swapped between puzzles whose features are in order: only there does the last " +
@@ -94,14 +95,8 @@ export function mount(root, app) {
       if (instance === null) board.replaceChildren();
       const retry =
         instance?.permuted &&
-        h(
-          "button",
-          {
-            type: "button",
-            class: "secondary",
-            click: () => app.set({ permuted: "false", id: null, answer: null }),
-          },
-          "Take one with its features in order",
+        button("secondary", "Take one with its features in order", () =>
+          app.set({ permuted: "false", id: null, answer: null }),
         );
       result.replaceChildren(failure(error, retry));
     } finally {
@@ -142,10 +137,8 @@ export function mount(root, app) {
         chartOf(`After, swapped in ${layersInWords(swap)}`, attention, after.probabilities, outcome),
       ),
       donor &&
-        h(
-          "details",
-          { class: "help" },
-          h("summary", {}, "The donor’s puzzle"),
+        details(
+          "The donor’s puzzle",
           h("div", { class: "board small" }, grid([...donor.panels, donor.target], view)),
         ),
     ];
@@ -186,17 +179,17 @@ async function donorOf({ code, donor, rule, sameOperands, number }, { model }) {
 function swapOf(state, about) {
   const { size, model } = puzzleOf(state, about);
   const count = modelOf(about, model)?.layers ?? 1;
-  const asked = (state.layers ?? "").split(",").filter(Boolean).map(Number);
+  const asked = listed(state.layers).map(Number);
   const valid = asked.filter((layer) => Number.isInteger(layer) && layer >= 0 && layer < count);
   return {
-    code: CODES.some(([code]) => code === state.code) ? state.code : "instance",
+    code: Object.hasOwn(CODES, state.code) ? state.code : "instance",
     donor: state.donor === BY_NUMBER ? BY_NUMBER : BY_RULE,
     rule: state.rule ?? size.rules.find((rule) => rule === FIRST_RULE) ?? size.rules[0],
     sameOperands: state.operands !== ANY_OPERANDS,
     number: state.number ?? "2",
     layers: valid.length ? valid : Array.from({ length: count }, (_, layer) => layer),
     layerCount: count,
-    pairs: PAIRS.some(([pairs]) => pairs === state.pairs) ? state.pairs : "row",
+    pairs: Object.hasOwn(PAIRS, state.pairs) ? state.pairs : "row",
     rules: size.rules,
   };
 }
@@ -205,10 +198,7 @@ function settingControls(app) {
   const code = choice("Code to put in", CODES, (chosen) => app.set({ code: chosen }));
   const by = choice(
     "Donor",
-    [
-      [BY_RULE, "Any with a rule"],
-      [BY_NUMBER, "A puzzle by number"],
-    ],
+    { [BY_RULE]: "Any with a rule", [BY_NUMBER]: "A puzzle by number" },
     (donor) => app.set({ donor }),
   );
   const rule = select([], { name: "rule", change: () => app.set({ rule: rule.value }) });
@@ -219,14 +209,7 @@ function settingControls(app) {
     change: () => app.set({ operands: operands.checked ? null : ANY_OPERANDS }),
   });
   const operandsField = h("label", { class: "tick" }, operands, " with the same operands: the values before it in its row");
-  const number = h("input", {
-    type: "number",
-    name: "number",
-    min: 0,
-    max: 2 ** 31 - 1,
-    required: true,
-    change: () => number.reportValidity() && app.set({ number: number.value }),
-  });
+  const number = numberInput((chosen) => app.set({ number: chosen }), { name: "number" });
   const numberField = field("Donor’s number (seen combinations)", number);
   const layers = h("fieldset", { class: "choice" });
   const pairs = choice("Keys whose code is swapped", PAIRS, (chosen) =>
@@ -241,10 +224,8 @@ function settingControls(app) {
       rule.replaceChildren(
         ...swap.rules.map((name) => h("option", { value: name }, ruleLabel(name))),
       );
-      layers.replaceChildren(
-        h("legend", { class: "label" }, "Layers"),
-        checkboxes(swap.layerCount),
-      );
+      const names = Array.from({ length: swap.layerCount }, (_, layer) => String(layer + 1));
+      layers.replaceChildren(...segments("Layers", names.map(layerBox), names));
     }
     code.choose(swap.code);
     by.choose(swap.donor);
@@ -268,24 +249,10 @@ function settingControls(app) {
       option.textContent = ruleLabel(option.value) + (option.value === own ? " (its own)" : "");
   }
 
-  const checkboxes = (count) =>
-    h(
-      "div",
-      { class: "segments" },
-      Array.from({ length: count }, (_, layer) =>
-        h(
-          "label",
-          {},
-          h("input", {
-            type: "checkbox",
-            value: layer,
-            "aria-label": `Layer ${layer + 1}`,
-            change: chooseLayers,
-          }),
-          h("span", {}, String(layer + 1)),
-        ),
-      ),
-    );
+  function layerBox(name, layer) {
+    const box = { type: "checkbox", value: layer, "aria-label": `Layer ${name}` };
+    return h("input", { ...box, change: chooseLayers });
+  }
 
   function chooseLayers(event) {
     const checked = [...layers.querySelectorAll("input:checked")].map(({ value }) => value);
