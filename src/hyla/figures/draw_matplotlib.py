@@ -13,7 +13,6 @@ from hyla.figures.drawing import (
     Bars,
     Figure,
     Heatmap,
-    Level,
     Lines,
     Panel,
     Points,
@@ -231,17 +230,13 @@ def _name_ticks(
 
 
 def _finish(panel: Lines | Bars, axis: Any) -> None:
-    _draw_levels(panel.levels, axis)
+    for level in panel.levels:
+        axis.axhline(level.y, color=LEVEL_COLOUR, linestyle=":", linewidth=1, label=level.name)
     axis.set_ylabel(panel.y_label)
     if panel.y_range is not None:
         # Room for what falls outside, such as a negative R².
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, panel.y_range[0]), max(high, panel.y_range[1]))
-
-
-def _draw_levels(levels: Sequence[Level], axis: Any) -> None:
-    for level in levels:
-        axis.axhline(level.y, color=LEVEL_COLOUR, linestyle=":", linewidth=1, label=level.name)
 
 
 def _draw_points(panel: Points, axis: Any) -> None:

@@ -12,7 +12,6 @@ from hyla.figures.drawing import (
     Bars,
     Figure,
     Heatmap,
-    Level,
     Lines,
     Panel,
     Points,
@@ -253,11 +252,7 @@ def _draw_series(panel: Lines | Bars, canvas: Any, place: dict[str, int], shown:
         # What is below the range, such as a negative R², is not cut off at its lowest point.
         room = 0.02 * (high - low)
         canvas.update_yaxes(range=[low - room * (low < panel.y_range[0]), high + room], **place)
-    _draw_levels(panel.levels, canvas, place)
-
-
-def _draw_levels(levels: Sequence[Level], canvas: Any, place: dict[str, int]) -> None:
-    for level in levels:
+    for level in panel.levels:
         canvas.add_hline(
             y=level.y,
             line={"color": LEVEL_COLOUR, "dash": "dot", "width": 1},
