@@ -19,7 +19,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 $(DEMO_STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	@echo "Setting up $(VENV) for the demo, of which PyTorch is the most: some minutes"
+	@echo "Setting up $(VENV) for the demo, of which PyTorch is the most: some minutes (on Linux, to"
+	@echo "spare gigabytes of CUDA, install its CPU build there first: see CONTRIBUTING.md)"
 	$(INSTALL) -e ".[figures]"
 	touch $@
 

@@ -5,6 +5,8 @@ import operator
 from collections.abc import Iterable
 from typing import SupportsIndex
 
+_CLOSE = 0.6  # of 1, as difflib's own default
+
 
 class LauncherError(ValueError):
     """Nothing can be launched in the way that was asked for; the message says what to do."""
@@ -25,10 +27,17 @@ class ExportError(Exception):
 def nearest(name: object, options: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the option closest to `name`, or an empty string.
 
-    `name` may be anything that stood where a name should: in YAML, a key can be a number or null.
+    Capitals make no difference; of options as close, one that begins alike is meant. `name` may be
+    anything that stood where a name should: in YAML, a key can be a number or null.
     """
-    matches = difflib.get_close_matches(str(name), list(options), n=1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    wanted = str(name).lower()
+
+    def closeness(option: str) -> tuple[float, bool]:
+        ratio = difflib.SequenceMatcher(None, option.lower(), wanted).ratio()
+        return ratio, option.lstrip("-")[:1].lower() == wanted.lstrip("-")[:1]
+
+    best = max(options, key=closeness, default="")
+    return f" (did you mean {best!r}?)" if closeness(best)[0] >= _CLOSE else ""
 
 
 def check_choice(what: str, name: object, options: Iterable[str], also: str = "") -> None:

@@ -8,10 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Parameter, UnknownOptionError
+from cyclopts import App, CycloptsError, Parameter, UnknownOptionError, UnusedCliTokensError
 
 from hyla import __version__, _plugins
-from hyla.commands.shared.parsing import check_whole_numbers, unknown_option
+from hyla.commands.shared.parsing import check_whole_numbers, unknown_option, unused_words
 
 _USAGE_ERROR = 2
 _CTRL_C = 130
@@ -62,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _NOBODY_READS
     except UnknownOptionError as error:
         message, code = unknown_option(error), _USAGE_ERROR
+    except UnusedCliTokensError as error:
+        message, code = unused_words(error), _USAGE_ERROR
     except CycloptsError as error:
         message, code = str(error), _USAGE_ERROR
     except KeyboardInterrupt:  # where nothing had to be saved first, such as while importing

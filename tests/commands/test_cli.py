@@ -122,6 +122,11 @@ def test_help_of_train_teaches(capsys):
         (["train", "fuzzy", "--model.num-layer", "3"], "did you mean '--model.num-layers'?"),
         (["train", "fuzzy", "--model.phi", "silu"], "as in --attention hyla.silu"),
         (["train", "fuzzy", "--attention", "hylla"], "did you mean 'hyla'?"),
+        (["train", "fuzzy", "--attention", "HYLA"], "did you mean 'hyla'?"),
+        (["train", "fuzzy", "--attention", "best"], "take 'hyla.expected2', which is recommended"),
+        (["doctor", "int"], "'int' has no meaning here (did you mean 'init'?)"),
+        (["explore", "--prot", "3"], "did you mean '--port'?"),  # --root is as close
+        (["demo", "--sede", "3"], "no option --sede; see hyla demo --help"),
         (
             ["train", "fuzzy", "--precision", "bf61"],
             "did you mean 'bf16'?); choose from float32, tf32, bf16",

@@ -200,8 +200,9 @@ def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
     if preset not in PRESETS:
         raise _plugins.PluginError(
             f"attention {attention!r} is unknown{nearest(preset, PRESETS)}; "
-            f"choose from {sorted(PRESETS)}, pass an AttentionSpec, or name the plug-in that "
-            "registers your own (--plugin FILE.py, or import it)"
+            f"take {RECOMMENDED!r}, which is recommended, choose from {sorted(PRESETS)}, pass an "
+            "AttentionSpec, or name the plug-in that registers your own (--plugin FILE.py, or "
+            "import it)"
         )
     fields: dict[str, Any] = {}
     for change in changes:

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress import Progress
 
+from hyla.attention import RECOMMENDED
 from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
 from hyla.commands.shared.output import BAR_WITH_ESTIMATE, Screen, score, table
@@ -75,13 +76,12 @@ class _Watch:
 
     def __init__(self) -> None:
         self._screen = Screen()
-        config = demo_config("hyla")
+        config = demo_config("HYLA")
         self._total, self._log_every = config.steps, config.log_every
         self._steps: dict[str, int] = dict.fromkeys(METHODS, 0)
         self._compared: RenderableType = (
-            f"Training {', '.join(METHODS)}, {len(SEEDS)} seeds each, in turns. "
-            'HYLA is the paper\'s here ("hyla"), as printed. '
-            "The first comparison comes within a minute."
+            f"Training {', '.join(METHODS)}, {len(SEEDS)} seeds each, in turns; HYLA as "
+            f'recommended ("{RECOMMENDED}"). The first comparison comes within a minute.'
         )
         self._told = time.monotonic()
         self._bar = Progress(*BAR_WITH_ESTIMATE, console=self._screen)

@@ -4,7 +4,14 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from cyclopts import App, ArgumentCollection, CoercionError, UnknownOptionError
+from cyclopts import (
+    App,
+    ArgumentCollection,
+    CoercionError,
+    CycloptsError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from hyla._errors import nearest
 
@@ -48,4 +55,16 @@ def unknown_option(error: UnknownOptionError) -> str:
             "hyla.silu (another φ) or --attention hyla.rms4 (a normalised output)"
         )
     names = [n for a in error.argument_collection if not a.children for n in a.names]
-    return f"there is no option {option}{nearest(option, names)}"
+    return f"there is no option {option}{nearest(option, names) or _see_help(error)}"
+
+
+def unused_words(error: UnusedCliTokensError) -> str:
+    """Say which subcommand comes closest to a word that is none."""
+    words = error.unused_tokens or ["it"]
+    commands = [name for name in error.app or () if not name.startswith("-")]
+    meant = nearest(words[0], commands)
+    return f"{words[0]!r} has no meaning here{meant or _see_help(error)}"
+
+
+def _see_help(error: CycloptsError) -> str:
+    return f"; see {' '.join(['hyla', *(error.command_chain or ())])} --help"
