@@ -174,6 +174,7 @@ def test_deterministic_runs_are_identical():
         assert ((mine - other).norm() / other.norm()).item() < 1e-3
 
 
+@pytest.mark.alone
 def test_memory_grows_with_the_tokens_not_with_their_square():
     def peak(tokens):
         leaves = [normal(1, tokens, 8, 64, dtype=torch.bfloat16).requires_grad_() for _ in "qkv"]
