@@ -39,8 +39,9 @@ constraints: $(STAMP)
 quick: $(STAMP)
 	$(BIN)/pytest -n 2 -m "unit and not slow"
 
+# Says at the end what was skipped, and for want of what.
 test: lint types audit
-	$(BIN)/pytest -n 2 -m "not slow" --durations 15
+	$(BIN)/pytest -n 2 -m "not slow" --durations 15 -rs
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -n 2 -m slow
