@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup quick test test-slow test-tools kernel-package lint types audit constraints demo docs docs-serve clean
+.PHONY: setup quick test test-slow test-gpu test-tools kernel-package lint types audit constraints demo docs docs-serve clean
 
 setup: $(STAMP)
 
@@ -40,11 +40,16 @@ constraints: $(STAMP)
 quick: $(STAMP)
 	$(BIN)/pytest -n 2 -m "unit and not slow"
 
+# Says at the end what was skipped, and for want of what.
 test: lint types audit
-	$(BIN)/pytest -n 2 -m "not slow" --durations 15
+	$(BIN)/pytest -n 2 -m "not slow" --durations 15 -rs
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -n 2 -m slow
+
+# Needs no installation but torch's, pytest's and what a test imports: a GPU is often a guest's.
+test-gpu:
+	PYTHONPATH=src $(PYTHON) tools/gpu_tests.py
 
 # Other people's tools, in an environment of their own: they bring half a hundred packages, and the
 # Hugging Face kernels change what transformers does.

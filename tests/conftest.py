@@ -21,7 +21,7 @@ INTEGRATION = (  # several parts together, other processes, compilers, other peo
     *("training/run/test_file_checkpoints.py", "training/test_both_kinds.py"),
     *("benchmarks/*", "commands/*", "explorer/*", "figures/*", "gpu/*", "integrations/*", "lab/*"),
     *("results/test_origins.py", "results/test_tables.py"),
-    *("test_doctor.py", "test_import.py", "test_plugins.py", "test_shapes.py"),
+    *("test_doctor.py", "test_gpu_tests.py", "test_import.py", "test_plugins.py", "test_shapes.py"),
 )
 LAYERS = ("unit", "integration", "system")
 

@@ -11,7 +11,7 @@ from hyla.attention.groups import for_every_head, summed_over_groups
 from hyla.attention.kernels import decode, large_head, small_head
 from hyla.attention.paths.softmax import fused_softmax_attention
 from hyla.nn import KeyValueCache, MultiHeadAttention
-from kernel_host import HostBuilds, needs_host_build, on_the_host
+from kernel_host import needs_host_build, on_the_host
 
 
 def draw(H, G, D, *, B=2, Tq=9, Tk=9, Dv=None, dtype=torch.float64):
@@ -122,11 +122,6 @@ def test_key_heads_must_divide_the_heads():
 
 
 # ------------------------------------------------------------------ the kernels
-
-
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory):
-    return HostBuilds(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.plans.plain import PlainPlan
 from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
-from kernel_host import HostBuilds, needs_host_build, on_the_host
+from kernel_host import needs_host_build, on_the_host
 
 
 class Gpu(NamedTuple):
@@ -77,8 +77,8 @@ def test_tiles_are_as_large_as_shared_memory_allows(gpu):
 @needs_host_build
 @pytest.mark.parametrize(("heads", "width"), [(8, 64), (4, 32)])
 @pytest.mark.parametrize("name", ["hyla.silu", "linear_rmshead"])
-def test_output_and_gradients(name, heads, width, gpu, tmp_path, monkeypatch):
-    on_the_host(monkeypatch, HostBuilds(tmp_path), large_head)
+def test_output_and_gradients(name, heads, width, gpu, builds, monkeypatch):
+    on_the_host(monkeypatch, builds, large_head)
     generator = torch.Generator().manual_seed(0)
     operands = [torch.randn(2, 37, heads, width, generator=generator).to(BF16) for _ in "qkvg"]
 

@@ -24,14 +24,9 @@ from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.plans.one_walk import choose_one_walk, shared_bytes
 from hyla.attention.kernels.plans.small import WARP
-from kernel_host import HostBuilds, needs_host_build, on_the_host
+from kernel_host import needs_host_build, on_the_host
 
 pytestmark = needs_host_build
-
-
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory):
-    return HostBuilds(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(autouse=True)

@@ -21,17 +21,12 @@ from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.kernels.plans.small import Plan
 from hyla.attention.reference import reference_attention
-from kernel_host import HostBuilds, needs_host_build, on_the_host
+from kernel_host import needs_host_build, on_the_host
 
 pytestmark = needs_host_build
 
 SCALE, EPS, GAIN = 0.5, 1e-6, 1.7
 UNIT = {torch.float32: 2**-19, torch.bfloat16: 2**-8, torch.float16: 2**-11}
-
-
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory):
-    return HostBuilds(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Paging
-from kernel_host import HostBuilds, needs_host_build, on_the_host
+from kernel_host import needs_host_build, on_the_host
 
 LENGTHS = [37, 0, 5, 40]
 ROOM = 40
@@ -39,11 +39,6 @@ def exact(contiguous, **options):
     mask = torch.arange(ROOM) < torch.tensor(LENGTHS)[:, None]
     double = [x.double() for x in contiguous]
     return attention(*double, mask=mask[:, None, None], backend="reference", **options)
-
-
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory):
-    return HostBuilds(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture

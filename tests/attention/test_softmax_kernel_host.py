@@ -16,7 +16,7 @@ from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
 from hyla.attention.phi import PHIS
-from kernel_host import HostBuilds, needs_host_build, on_the_host
+from kernel_host import needs_host_build, on_the_host
 
 pytestmark = needs_host_build
 
@@ -26,11 +26,6 @@ UNIT = {BF16: 2**-8, FP16: 2**-11}
 # Of q and k: two large parts of their gradients cancel, each rounded by itself.
 UNITS = {"output": 2, "dq": 4, "dk": 4, "dv": 2}
 RESIDUAL = "hyla_residual_minus_rmshead_plus_softmax"
-
-
-@pytest.fixture(scope="module")
-def builds(tmp_path_factory):
-    return HostBuilds(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(autouse=True)

@@ -157,6 +157,19 @@ def check_nan_in_a_later_token(q, k, v, *, at, **options):
         assert output[:, at:].isnan().all()
 
 
+def captured(step):
+    """Call `step`, which compiles its kernels, capture it, and return the graph and its results."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    return graph, results
+
+
 def _size(x, baseline):
     """The largest entry; in half precision the norm: at ReLU's kink, rounding decides entries."""
     return (x.abs().max() if baseline is reference else x.norm()).item()

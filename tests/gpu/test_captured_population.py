@@ -169,6 +169,7 @@ def free_memory() -> None:
     torch.cuda.empty_cache()
 
 
+@pytest.mark.alone
 def test_too_little_memory_splits_the_population(tmp_path, capsys, monkeypatch):
     # Each size of population would be compiled anew: minutes, and nothing about memory.
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)

@@ -94,6 +94,7 @@ def test_the_loss_in_bf16(compile, rows):
         )
 
 
+@pytest.mark.alone
 def test_logits_never_exist_all_at_once():
     hidden = torch.randn(65_536, 256, device="cuda", requires_grad=True)
     weight = torch.randn(32_000, 256, device="cuda", requires_grad=True)

@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_checks import EPS, HYLA, SCALE, check, fused, normal, reference, with_gradients
+from kernel_checks import (
+    EPS,
+    HYLA,
+    SCALE,
+    captured,
+    check,
+    fused,
+    normal,
+    reference,
+    with_gradients,
+)
 
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
@@ -145,14 +155,7 @@ def test_compiled_and_captured():
     for mine, truth in zip(compiled, eager, strict=True):
         assert ((mine - truth).norm() / truth.norm()).item() < 1e-2
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step(layer)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step(layer)
+    graph, replayed = captured(lambda: step(layer))
     graph.replay()
     torch.cuda.synchronize()
-    assert all(torch.equal(mine, truth) for mine, truth in zip(captured, eager, strict=True))
+    assert all(torch.equal(mine, truth) for mine, truth in zip(replayed, eager, strict=True))

@@ -144,6 +144,7 @@ def test_deterministic_runs_are_identical():
     torch.testing.assert_close(atomic, first, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.alone
 def test_a_long_sequence_takes_memory_for_its_tokens_not_for_their_square():
     torch.manual_seed(10)
     leaves = [normal(1, 4097, 8, 64).requires_grad_() for _ in "qkv"]

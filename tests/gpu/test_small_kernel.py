@@ -7,6 +7,7 @@ import torch
 from kernel_checks import (
     HYLA,
     assert_as_good_as_torch,
+    captured,
     check_bias_of_minus_infinity,
     check_nan_in_a_later_token,
     fused,
@@ -282,20 +283,13 @@ def test_captured_in_a_cuda_graph_and_replayed():
         # Detached: a living graph would tie the leaves to this stream, and break the capture.
         return output.detach(), *gradients
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()  # compiles
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, replayed = captured(step)
     with torch.no_grad():
         for leaf in leaves:
             leaf.copy_(torch.randn_like(leaf))
     graph.replay()
     torch.cuda.synchronize()
-    for mine, truth in zip(captured, step(), strict=True):
+    for mine, truth in zip(replayed, step(), strict=True):
         assert torch.equal(mine, truth)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_checks import SCALE, check, fused, normal, with_gradients
+from kernel_checks import SCALE, captured, check, fused, normal, with_gradients
 
 from hyla.attention import attention
 from hyla.attention.kernels import softmax_rows
@@ -120,16 +120,9 @@ def test_compiled_captured_and_under_autocast():
     eager = step(layer)
     compiled = step(torch.compile(layer, fullgraph=True))
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step(layer)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step(layer)
+    graph, replayed = captured(lambda: step(layer))
     graph.replay()
     torch.cuda.synchronize()
-    for results in (compiled, captured):
+    for results in (compiled, replayed):
         for mine, truth in zip(results, eager, strict=True):
             assert ((mine - truth).norm() / truth.norm()).item() < 2e-2

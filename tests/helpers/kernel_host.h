@@ -17,7 +17,7 @@
 #define __global__
 #define __device__
 #define __shared__
-#define __forceinline__ inline __attribute__((always_inline))
+#define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(...)
 

@@ -4,9 +4,15 @@ Everything but the compiler and the matrix instructions is the code that runs on
 """
 
 import ctypes
+import functools
+import hashlib
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +22,7 @@ from hyla.attention.kernels import output_stage
 from hyla.attention.kernels.formula import read_sources
 
 HERE = Path(__file__).parent
+KEPT_SECONDS = 24 * 60 * 60
 
 needs_host_build = pytest.mark.skipif(
     shutil.which("g++") is None or not sys.platform.startswith("linux"),
@@ -39,7 +46,7 @@ def on_the_host(monkeypatch, builds, *kernels):
 
 
 class HostBuilds:
-    """Compiles a kernel with g++, each set of macros once."""
+    """Compiles a kernel with g++, once for all processes that build in the same folder."""
 
     def __init__(self, folder: Path, hardware: dict[str, Path] | None = None):
         """`hardware` are more sources that a CPU has something else for, in a file."""
@@ -50,27 +57,65 @@ class HostBuilds:
         self.kernels = {}
 
     def load_kernel(self, source, name, macros, device):
-        key = (name, *sorted(macros.items()))
+        key = (source, name, tuple(sorted(macros.items())))
         if key not in self.kernels:
             for theirs, ours in self.hardware.items():
                 source = source.replace(theirs, ours.read_text(encoding="utf-8"))
-            kernel = self.folder / f"kernel{len(self.kernels)}.cu"
-            kernel.write_text(source, encoding="utf-8")
-            definitions = {**macros, "ENTRY": name, "KERNEL_SOURCE": f'"{kernel}"'}
+            definitions = {**macros, "ENTRY": name}
             if "struct Memory" in source:
                 definitions["SHARED_STRUCT"] = "Memory"
-            library = kernel.with_suffix(".so")
-            subprocess.run(
-                [
-                    *("g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"),
-                    "-D_FORTIFY_SOURCE=0",  # longjmp between stacks is what we want
-                    *(f"-D{name}={value}" for name, value in definitions.items()),
-                    *("-x", "c++", str(HERE / "kernel_host.h"), "-o", str(library)),
-                ],
-                check=True,
-            )
+            library = self.folder / f"{digest_of(source, definitions)}.so"
+            if library.exists():
+                library.touch()  # still in use
+            else:
+                compile_for_host(source, definitions, library)
             self.kernels[key] = HostKernel(ctypes.CDLL(str(library)))
         return self.kernels[key]
+
+
+COMPILER = ("g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas")
+HEADER = HERE / "kernel_host.h"
+
+
+@functools.cache
+def what_all_builds_share() -> str:
+    version = subprocess.run([COMPILER[0], "--version"], check=True, capture_output=True, text=True)
+    headers = [path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.h"))]
+    return repr((version.stdout, COMPILER, headers))
+
+
+def digest_of(source: str, definitions: Mapping[str, int | str]) -> str:
+    of = repr((what_all_builds_share(), source, sorted(definitions.items())))
+    return hashlib.sha256(of.encode()).hexdigest()
+
+
+def compile_for_host(source: str, definitions: Mapping[str, int | str], library: Path) -> None:
+    """Compile `source` to `library`, which appears whole."""
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        kernel, built = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
+        kernel.write_text(source, encoding="utf-8")
+        subprocess.run(
+            [
+                *COMPILER,
+                "-D_FORTIFY_SOURCE=0",  # longjmp between stacks is what we want
+                *(f"-D{name}={value}" for name, value in definitions.items()),
+                f'-DKERNEL_SOURCE="{kernel}"',
+                *("-x", "c++", str(HEADER), "-o", str(built)),
+            ],
+            check=True,
+        )
+        built.replace(library)
+
+
+def kept_builds() -> Path:
+    """Return the folder whose builds serve all tests, also later ones; what lay idle goes."""
+    folder = HERE.parents[1] / ".cache/kernel_host"
+    folder.mkdir(parents=True, exist_ok=True)
+    for library in folder.glob("*.so"):
+        with suppress(FileNotFoundError):  # another process removes it, too
+            if time.time() - library.stat().st_mtime > KEPT_SECONDS:
+                library.unlink()
+    return folder
 
 
 class HostKernel:

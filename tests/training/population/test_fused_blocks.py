@@ -26,7 +26,7 @@ from hyla.training import config_from_tree, load_preset, merge
 from hyla.training.population import Population
 from hyla.training.population.blocks import gradients, kernel, with_fused_blocks
 from hyla.training.population.blocks.block import why_not_fused
-from kernel_host import HostBuilds, needs_host_build, on_the_host
+from kernel_host import HostBuilds, kept_builds, needs_host_build, on_the_host
 
 pytestmark = [
     needs_host_build,
@@ -38,10 +38,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def builds(tmp_path_factory) -> HostBuilds:
+def builds() -> HostBuilds:
     warpgroup = read_sources("warpgroup.cuh", package="hyla.training.population.blocks")
-    folder = tmp_path_factory.mktemp("kernels")
-    return HostBuilds(folder, {warpgroup: HERE / "warpgroup_host.h"})
+    return HostBuilds(kept_builds(), {warpgroup: HERE / "warpgroup_host.h"})
 
 
 @pytest.fixture(autouse=True)

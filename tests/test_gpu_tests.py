@@ -1,0 +1,77 @@
+"""`tools/gpu_tests.py`, by a few tests that need no GPU: nothing that fails may go unseen."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TOOL = Path(__file__).parent.parent / "tools/gpu_tests.py"
+PASSES = "def test_passes():\n    pass\n"
+FAILS = "def test_fails():\n    assert 1 == 2, 'of all numbers'\n"
+CRASHES = f"{PASSES}\ndef test_crashes():\n    __import__('os').abort()\n"
+HANGS = "def test_hangs():\n    __import__('time').sleep(600)\n"
+SKIPPED = "import pytest\n\n@pytest.mark.skip(reason='no GPU')\ndef test_skipped():\n    pass\n"
+ALONE = "import pytest\n\n@pytest.mark.alone\ndef test_alone():\n    pass\n"
+MANY = """
+import pytest
+
+@pytest.mark.parametrize("i", range(30))
+def test_many(i):
+    pass
+"""
+
+
+def run(folder: Path, *options: str, **files: str) -> tuple[int, list[str], str]:
+    """Run tests of these files; return the exit code, what was said, by lines, and errors."""
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = alone\n")
+    for name, source in files.items():
+        (folder / f"{name}.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, TOOL, f"--logs={folder / 'logs'}", "--jobs=2", *options, folder],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take seconds to import
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def test_all_is_well_if_all_pass_in_pieces_of_long_files_and_alone_at_last(tmp_path: Path):
+    code, said, _ = run(tmp_path, test_a=ALONE, test_b=MANY)
+    assert code == 0
+    *together, alone, closing = (line.split(", ")[0] for line in said)
+    assert sorted(together) == [f"test_b-{i}: 10 passed" for i in (1, 2, 3)]
+    assert (alone, closing) == ("alone: 1 passed", "31 passed")
+    assert said[-1] == f"31 passed, 0 failed, 0 skipped; logs in {tmp_path / 'logs'}"
+
+
+def test_a_failure_is_one_and_says_why(tmp_path: Path):
+    code, said, _ = run(tmp_path, test_a=PASSES, test_b=FAILS, test_c=SKIPPED)
+    assert code == 1
+    assert said[-1].startswith("1 passed, 1 failed, 1 skipped")
+    assert "test_b::test_fails: AssertionError: of all numbers" in said
+    assert "of all numbers" in (tmp_path / "logs/test_b-1.log").read_text()
+
+
+def test_skipped_tests_are_no_success(tmp_path: Path):
+    code, said, _ = run(tmp_path, test_a=SKIPPED)
+    assert code == 1
+    assert said[-3:-1] == ["1 skipped: no GPU", "Nothing was tested"]
+
+
+def test_a_process_that_crashes_fails_with_all_its_tests(tmp_path: Path):
+    code, said, _ = run(tmp_path, test_a=PASSES, test_b=CRASHES)
+    assert code == 1
+    assert "test_b-1 ended with -6, 2 of its tests without a result" in said
+    assert said[-1].startswith("1 passed, 2 failed, 0 skipped")
+
+
+def test_a_process_that_hangs_is_ended(tmp_path: Path):
+    code, said, _ = run(tmp_path, "--seconds=1", test_a=HANGS)
+    assert code == 1
+    assert "test_a-1 was ended after 1 s, 1 of its tests without a result" in said
+
+
+def test_what_cannot_be_collected_fails(tmp_path: Path):
+    code, said, errors = run(tmp_path, test_a=PASSES, test_b="import what_nobody_has\n")
+    assert (code, said) == (1, [])
+    assert "No module named 'what_nobody_has'" in errors
