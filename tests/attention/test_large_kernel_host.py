@@ -27,6 +27,7 @@ from kernel_host import HostBuilds, needs_host_build, on_the_host
 pytestmark = needs_host_build
 
 SCALE, EPS = 0.2, 1e-6
+SOFTMAXES = ("softmax", "softmax+rms_head", "rms_head+softmax")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,8 @@ class Case:
 
     @property
     def spec(self):
-        return AttentionSpec(normalisation=self.normalisation, value=self.value, phi=self.phi)
+        steps = tuple(self.normalisation.split("+"))
+        return AttentionSpec(normalisation=steps, value=self.value, phi=self.phi)
 
     @property
     def formula(self):
@@ -115,6 +117,19 @@ CASES = [
     Case(8, 64, 20, 40, B=2, biases=1, padding=True, value="linear", dtype=torch.float32),
     Case(24, 80, 17, 9, causal=True, deterministic=True, value="linear", dtype=torch.float32),
     Case(12, 48, 9, 21, normalisation="none", value="linear", dtype=torch.float32),
+    # Softmaxes whose rows are summed by passes of their own: float32, more heads than tensor cores
+    # take, a bias or padding, a causal row that does not start at the first key.
+    *[
+        Case(*shape, normalisation=normalisation, **more)
+        for normalisation in SOFTMAXES
+        for shape, more in (
+            ((8, 64, 20, 40), {"B": 2, "causal": True, "dtype": torch.float32}),
+            ((3, 32, 9, 18), {"B": 2, "biases": 1, "padding": True, "dtype": torch.float32}),
+            ((12, 80, 33, 17), {"biases": 1, "causal": True, "deterministic": True}),
+            ((12, 48, 9, 21), {"value": "linear", "deterministic": True, "dtype": torch.float16}),
+            ((40, 64, 9, 11), {"causal": True}),
+        )
+    ],
 ]
 
 
@@ -232,17 +247,21 @@ def test_relu_where_all_hidden_units_of_a_pair_agree():
 
 
 @pytest.mark.parametrize(
-    ("heads", "width", "value", "dtype"),
+    "case",
     [
-        (8, 32, "hidden", torch.bfloat16),
-        (16, 128, "hidden", torch.bfloat16),
-        (8, 32, "linear", torch.bfloat16),
-        (8, 32, "hidden", torch.float32),
-        (8, 32, "linear", torch.float32),
+        Case(8, 32, 37, 37, causal=True),
+        Case(16, 128, 37, 37, causal=True),
+        Case(8, 32, 37, 37, causal=True, value="linear"),
+        Case(8, 32, 37, 37, causal=True, dtype=torch.float32),
+        Case(8, 32, 37, 37, causal=True, value="linear", dtype=torch.float32),
+        *[
+            Case(8, 32, 37, 37, causal=True, normalisation=name, dtype=torch.float32)
+            for name in SOFTMAXES
+        ],
     ],
+    ids=str,
 )
-def test_packed_sequences_do_not_see_each_other(heads, width, value, dtype):
-    case = Case(heads, width, 37, 37, causal=True, value=value, dtype=dtype)
+def test_packed_sequences_do_not_see_each_other(case):
     (q, k, v, _), _, upstream = draw(case)
     starts = torch.tensor([0, 5, 5, 22, 37], dtype=torch.int32)
     leaves = [x.requires_grad_() for x in (q, k, v)]
@@ -279,8 +298,10 @@ def test_masks_and_biases_of_any_stride():
         assert torch.equal(got, expected)
 
 
-def test_padded_tokens_may_hold_anything_in_plain_arithmetic():
-    case = Case(8, 32, 12, 20, B=2, causal=True, padding=True, dtype=torch.float32)
+@pytest.mark.parametrize("normalisation", ["rms_head", *SOFTMAXES])
+def test_padded_tokens_may_hold_anything_in_plain_arithmetic(normalisation):
+    masks = {"causal": True, "padding": True}
+    case = Case(8, 32, 12, 20, 2, **masks, normalisation=normalisation, dtype=torch.float32)
     inputs, padding, upstream = draw(case)
     padding[0] = False
     clean = with_gradients(fused, case, inputs, padding, upstream, torch.float32)
@@ -322,6 +343,10 @@ def some_of(bias):
         Case(3, 32, 9, 18, B=2, biases=2, causal=True, deterministic=True, dtype=torch.float32),
         Case(3, 32, 9, 9, biases=1, normalisation="none", dtype=torch.float32),
         Case(8, 64, 20, 9, B=2, biases=1, causal=True, value="linear", dtype=torch.float32),
+        *[
+            Case(8, 32, 20, 9, B=2, biases=1, normalisation=name, dtype=torch.float32)
+            for name in SOFTMAXES
+        ],
     ],
     ids=str,
 )
@@ -341,8 +366,9 @@ def test_a_bias_of_minus_infinity_masks_the_pair(case):
     assert not dbias[masked].any()
 
 
-def test_not_even_a_nan_comes_from_a_later_token_in_plain_arithmetic():
-    case = Case(8, 32, 40, 40, causal=True, dtype=torch.float32)
+@pytest.mark.parametrize("normalisation", ["rms_head", *SOFTMAXES])
+def test_not_even_a_nan_comes_from_a_later_token_in_plain_arithmetic(normalisation):
+    case = Case(8, 32, 40, 40, causal=True, normalisation=normalisation, dtype=torch.float32)
     (q, k, v, _), _, _ = draw(case)
     want = fused(case, q, k, v, None, None)[:, :21]
     hole = torch.zeros(40, 1, 1)
@@ -351,6 +377,19 @@ def test_not_even_a_nan_comes_from_a_later_token_in_plain_arithmetic():
         output = fused(case, q, k + to_k, v + to_v, None, None)
         assert torch.equal(output[:, :21], want)
         assert output[:, 21:].isnan().all()
+
+
+@pytest.mark.parametrize("normalisation", SOFTMAXES)
+def test_a_row_of_one_key_has_no_gradient(normalisation):
+    """Its code is 1 whatever its score; rounding must not make a gradient of that."""
+    case = Case(8, 32, 9, 9, normalisation=normalisation, dtype=torch.float32)
+    (q, k, v, _), _, upstream = draw(case)
+    k, v = k[:, :1], v[:, :1]
+    if normalisation.startswith("softmax"):  # scores whose logarithms of sums are rounded
+        k = 300 * k
+    _, dq, dk, _ = with_gradients(fused, case, (q, k, v, None), None, upstream, torch.float32)
+    assert (dq == 0).all()
+    assert (dk == 0).all()
 
 
 def test_float16_gradients_stay_finite_where_the_reference_is():
@@ -524,6 +563,17 @@ def test_auto_leaves_what_no_gpu_has_measured(compiled, monkeypatch):
     assert attend(True, q, k, v).isfinite().all()
     assert attend(True, *(x.float() for x in (q, k, v))).isnan()
     assert attend(False, *(x.float() for x in (q, k, v))).isfinite().all()
+
+
+@pytest.mark.parametrize("normalisation", SOFTMAXES)
+def test_auto_leaves_softmaxes_that_were_not_timed(normalisation):
+    case = Case(8, 64, 9, 9, normalisation=normalisation, dtype=torch.float32)
+    (q, k, v, _), _, _ = draw(case)
+    call = Call(q, k, v, formula=case.formula)
+    assert choose_kernel(call) == ("large_head_plain", "")
+    kernel, reason = choose_kernel(call, if_faster=True)
+    assert kernel is None
+    assert "was not timed" in reason
 
 
 def test_auto_takes_what_was_measured_on_such_gpus_only(monkeypatch):

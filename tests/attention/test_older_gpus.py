@@ -142,6 +142,10 @@ MEMBERS = [
     member("large_head", 8, 64, value="linear"),
     member("large_head_plain", 8, 64, torch.float32),
     member("large_head_plain", 8, 64, torch.float32, value="linear"),
+    *[
+        member("large_head_plain", 8, 64, torch.float32, passes=range(5), normalisation=name)
+        for name in ("softmax", "softmax+rms_head", "rms_head+softmax")
+    ],
     member("decode", 8, 64, passes=("decode", "output_stage")),
     member("decode", 8, 64, output="rms", passes=("decode", "output_stage")),
 ]

@@ -262,7 +262,6 @@ DEVICE bool all_visible(const Sequence &s, int first_query, int queries, int fir
 }
 
 // The code of a softmax, in powers of two: its exponent is score · `exponent_scale` + `exponent`.
-constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float NO_CODE = -1e30f;  // an exponent: 2 to its power is 0
 
 DEVICE float exponent_scale(const Arguments &a) { return remaining_scale(a) * LOG2_E; }

@@ -10,8 +10,8 @@ import torch
 DTYPES = (torch.bfloat16, torch.float16)
 
 COMMON_SOURCES = (
-    *("phi.cuh", "tensor_core.cuh", "cluster.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
-    "large_head.cuh",
+    *("phi.cuh", "softmax.cuh", "tensor_core.cuh", "cluster.cuh", "scalars.cuh", "output.cuh"),
+    *("sequences.cuh", "large_head.cuh"),
 )
 CLUSTERS = (9, 0)  # the first compute capability that has them
 MAX_HEADS = 32
