@@ -251,6 +251,7 @@ def test_relu_where_all_hidden_units_of_a_pair_agree():
     [
         Case(8, 32, 37, 37, causal=True),
         Case(16, 128, 37, 37, causal=True),
+        Case(8, 32, 37, 37, causal=True, normalisation="rms_head+softmax"),
         Case(8, 32, 37, 37, causal=True, value="linear"),
         Case(8, 32, 37, 37, causal=True, dtype=torch.float32),
         Case(8, 32, 37, 37, causal=True, value="linear", dtype=torch.float32),

@@ -138,6 +138,7 @@ MEMBERS = [
         member("large_head", 8, 64, normalisation=name)
         for name in ("rms_head", "none", "softmax", "softmax+rms_head")
     ],
+    member("large_head", 8, 64, passes=range(5), normalisation="rms_head+softmax"),
     member("large_head", 8, 64, output="rms", passes=(0, 1, 2, "output_stage")),
     member("large_head", 8, 64, value="linear"),
     member("large_head_plain", 8, 64, torch.float32),
@@ -153,6 +154,10 @@ WIDE = [
     *[member("large_head", *shape) for shape in ((16, 64), (32, 64), (16, 128), (32, 128))],
     member("large_head", 32, 64, normalisation="softmax"),
     member("large_head", 16, 128, normalisation="softmax+rms_head"),
+    *[
+        member("large_head", *shape, passes=range(5), normalisation="rms_head+softmax")
+        for shape in ((16, 64), (32, 64), (32, 128))
+    ],
     member("large_head", 32, 128, output="rms", passes=(0, 1, 2, "output_stage")),
 ]
 

@@ -46,7 +46,8 @@ MAX_WIDTH = 128
 
 Plan = TensorCorePlan | PlainPlan
 
-_SOFTMAXES = ("softmax", "softmax+rms_head", "rms_head+softmax")
+_RMS_FIRST = "rms_head+softmax"
+_SOFTMAXES = ("softmax", "softmax+rms_head", _RMS_FIRST)
 _PASSES = {"forward": 0, "query": 1, "key": 2, "sums": 3, "delta": 4}
 _BACKWARD = ("query", "key")
 _BIAS_GRADIENT_NONE, _BIAS_GRADIENT_STORE, _BIAS_GRADIENT_ATOMIC = range(3)
@@ -90,15 +91,23 @@ def _rows_by_flash(call: Call) -> bool:
     causal = call.formula.causal
     return (
         call.formula.value == "hidden"
-        and call.formula.normalisation != "rms_head+softmax"
+        and call.formula.normalisation != _RMS_FIRST
         and softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) is None
         and not _takes_plain(*_problem(call.q), ("forward", *_BACKWARD), "hidden")
     )
 
 
 def _products(call: Call) -> str | None:
-    """Name the value network whose passes on tensor cores a call can take, if they fit."""
-    return call.formula.value if not sums_rows(call) else None
+    """Name the value network whose passes on tensor cores a call can take, if they fit.
+
+    The passes of a softmax read each other's rows: all take tensor cores, or none does.
+    """
+    formula = call.formula
+    if not sums_rows(call):
+        return formula.value
+    known = (formula.normalisation, formula.value) == (_RMS_FIRST, "hidden") and call.bias is None
+    passes = ("sums", "forward", "delta", *_BACKWARD)
+    return "hidden" if known and not _takes_plain(*_problem(call.q), passes, "hidden") else None
 
 
 def _passes(call: Call) -> tuple[str, ...]:
