@@ -120,14 +120,14 @@ CASES = [
     # Softmaxes whose rows are summed by passes of their own: float32, more heads than tensor cores
     # take, a bias or padding, a causal row that does not start at the first key.
     *[
-        Case(*shape, normalisation=normalisation, **more)
+        replace(case, normalisation=normalisation)
         for normalisation in SOFTMAXES
-        for shape, more in (
-            ((8, 64, 20, 40), {"B": 2, "causal": True, "dtype": torch.float32}),
-            ((3, 32, 9, 18), {"B": 2, "biases": 1, "padding": True, "dtype": torch.float32}),
-            ((12, 80, 33, 17), {"biases": 1, "causal": True, "deterministic": True}),
-            ((12, 48, 9, 21), {"value": "linear", "deterministic": True, "dtype": torch.float16}),
-            ((40, 64, 9, 11), {"causal": True}),
+        for case in (
+            Case(8, 64, 20, 40, B=2, causal=True, dtype=torch.float32),
+            Case(3, 32, 9, 18, B=2, biases=1, padding=True, dtype=torch.float32),
+            Case(12, 80, 33, 17, biases=1, causal=True, deterministic=True),
+            Case(12, 48, 9, 21, value="linear", deterministic=True, dtype=torch.float16),
+            Case(40, 64, 9, 11, causal=True),
         )
     ],
 ]
@@ -301,8 +301,8 @@ def test_masks_and_biases_of_any_stride():
 
 @pytest.mark.parametrize("normalisation", ["rms_head", *SOFTMAXES])
 def test_padded_tokens_may_hold_anything_in_plain_arithmetic(normalisation):
-    masks = {"causal": True, "padding": True}
-    case = Case(8, 32, 12, 20, 2, **masks, normalisation=normalisation, dtype=torch.float32)
+    case = Case(8, 32, 12, 20, B=2, causal=True, padding=True, dtype=torch.float32)
+    case = replace(case, normalisation=normalisation)
     inputs, padding, upstream = draw(case)
     padding[0] = False
     clean = with_gradients(fused, case, inputs, padding, upstream, torch.float32)
