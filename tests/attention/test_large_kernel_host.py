@@ -54,6 +54,7 @@ class Case:
     value: str = "hidden"
     phi: str = "silu"  # smooth: rounding decides nothing
     deterministic: bool = False
+    multipliers: int = 0  # of the codes, as attention dropout: 0: none
     dtype: torch.dtype = torch.bfloat16
 
     @property
@@ -128,8 +129,14 @@ CASES = [
             Case(12, 80, 33, 17, biases=1, causal=True, deterministic=True),
             Case(12, 48, 9, 21, value="linear", deterministic=True, dtype=torch.float16),
             Case(40, 64, 9, 11, causal=True),
+            Case(8, 32, 9, 18, B=2, multipliers=2, causal=True, dtype=torch.float32),
         )
     ],
+    # Attention dropout, in plain arithmetic.
+    Case(8, 64, 20, 40, B=2, multipliers=1, causal=True, dtype=torch.float32),
+    Case(3, 32, 9, 18, B=2, multipliers=2, biases=1, padding=True, dtype=torch.float32),
+    Case(12, 48, 17, 17, multipliers=1, normalisation="none", deterministic=True),
+    Case(8, 32, 17, 9, multipliers=1, causal=True, value="linear", dtype=torch.float16),
 ]
 
 
@@ -148,12 +155,25 @@ def draw(case) -> tuple[tuple[Any, ...], Any, Tensor]:
     return (q, k, v, bias), padding, upstream
 
 
+def multiplier_of(case):
+    """Draw zeros, and numbers of which none could be mistaken for 1."""
+    if not case.multipliers:
+        return None
+    shape = (case.multipliers, case.Tq, case.Tk)
+    drawn = torch.rand(shape, generator=torch.Generator().manual_seed(5))
+    return (drawn > 0.4) * (1.5 + drawn)
+
+
 def exact(case, q, k, v, bias=None, padding=None):
+    multiplier = multiplier_of(case)
+    if multiplier is not None:
+        multiplier = multiplier.repeat_interleave(case.B // case.multipliers, dim=0)[:, None]
     return attention(
         *(q, k, v),
         attention=case.spec,
         bias=bias,
         mask=None if padding is None else padding[:, None, None],
+        code_multiplier=multiplier,
         causal=case.causal,
         scale=SCALE,
         eps=EPS,
@@ -163,7 +183,8 @@ def exact(case, q, k, v, bias=None, padding=None):
 
 def fused(case, q, k, v, bias=None, padding=None):
     options = {"bias": bias, "padding": padding, "deterministic": case.deterministic}
-    return fused_attention("large_head", Call(q, k, v, formula=case.formula, **options))
+    call = Call(q, k, v, formula=case.formula, multiplier=multiplier_of(case), **options)
+    return fused_attention("large_head", call)
 
 
 def with_gradients(function, case, inputs, padding, upstream, dtype):
@@ -566,11 +587,17 @@ def test_auto_leaves_what_no_gpu_has_measured(compiled, monkeypatch):
     assert attend(False, *(x.float() for x in (q, k, v))).isfinite().all()
 
 
-@pytest.mark.parametrize("normalisation", SOFTMAXES)
-def test_auto_leaves_softmaxes_that_were_not_timed(normalisation):
-    case = Case(8, 64, 9, 9, normalisation=normalisation, dtype=torch.float32)
+@pytest.mark.parametrize(
+    "case",
+    [
+        *[Case(8, 64, 9, 9, normalisation=name, dtype=torch.float32) for name in SOFTMAXES],
+        Case(8, 64, 9, 9, multipliers=1),
+    ],
+    ids=str,
+)
+def test_auto_leaves_what_was_not_timed(case):
     (q, k, v, _), _, _ = draw(case)
-    call = Call(q, k, v, formula=case.formula)
+    call = Call(q, k, v, formula=case.formula, multiplier=multiplier_of(case))
     assert choose_kernel(call) == ("large_head_plain", "")
     kernel, reason = choose_kernel(call, if_faster=True)
     assert kernel is None
@@ -630,13 +657,15 @@ def test_shapes_that_do_not_fit_each_other_are_refused(kernel, message, change):
         fused_attention(kernel, call)
 
 
-def test_packed_sequences_take_neither_bias_nor_padding():
+def test_packed_sequences_take_neither_bias_nor_padding_nor_multiplier():
     q = torch.zeros(1, 4, 8, 32)
     starts = torch.tensor([0, 1, 4], dtype=torch.int32)
     options = {"packing": Packing(starts, starts, 3, 3), "formula": Case(8, 32, 4, 4).formula}
     for more in ({"bias": torch.zeros(1, 8, 4, 4)}, {"padding": torch.ones(1, 4) > 0}):
         with pytest.raises(ValueError, match="neither bias nor padding"):
             fused_attention("large_head", Call(q, q, q, **more, **options))
+    with pytest.raises(ValueError, match="no code multiplier"):
+        fused_attention("large_head", Call(q, q, q, multiplier=torch.ones(1, 4, 4), **options))
 
 
 DECODE = [
@@ -698,6 +727,29 @@ def test_decoding_has_no_gradient():
     formula = Case(8, 32, 1, 3).formula
     with pytest.raises(ValueError, match="no gradient"):
         fused_attention("decode", Call(q, k, k, formula=formula))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("softmax", {"bias": torch.ones(8, 9, 12)}),  # which PyTorch's kernels are not asked for
+        ("hyla_residual_minus_rmshead_plus_softmax.silu", {"bias": torch.ones(8, 9, 12)}),
+        ("hyla_residual.silu", {"code_multiplier": torch.linspace(0, 2, 108).view(9, 12)}),
+        ("softmax", {"code_multiplier": torch.linspace(0, 2, 108).view(9, 12)}),
+    ],
+)
+def test_biases_and_dropout_of_any_softmax_reach_a_kernel(name, options):
+    case = Case(8, 32, 9, 12, dtype=torch.float32)
+    (q, k, v, _), _, upstream = draw(case)
+
+    def run(backend, dtype):
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in (q, k, v)]
+        output = attention(*leaves, attention=name, backend=backend, **options)
+        return output, *torch.autograd.grad(output, leaves, upstream.to(dtype))
+
+    want = run("reference", torch.float64)
+    for ours, truth in zip(run("fused", torch.float32), want, strict=True):
+        assert relative_error(ours, truth) < 2**-19
 
 
 @pytest.mark.parametrize("queries", [9, 1])  # a single one decodes

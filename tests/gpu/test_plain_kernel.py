@@ -100,6 +100,32 @@ def test_padded_tokens_do_not_matter_even_if_they_are_nan():
     assert torch.equal(k.grad[~padding], torch.zeros_like(k.grad[~padding]))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("hyla.silu", "linear_rmshead", "hyla_plus_softmax.silu", "hyla_plus_softmax_last.silu"),
+        *("softmax", "hyla_residual_minus_rmshead_plus_softmax.silu"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attention_dropout(name, dtype):
+    torch.manual_seed(16)
+    tensors = [normal(2, 70, 8, 64, dtype=dtype) for _ in "qkv"]
+    upstream = torch.randn_like(tensors[0])
+    multiplier = (torch.rand(70, 70, device="cuda") > 0.2) / 0.8
+
+    def run(backend, dtype):
+        leaves = [x.to(dtype).requires_grad_() for x in tensors]
+        options = {"code_multiplier": multiplier, "causal": True, "backend": backend}
+        output = attention(*leaves, attention=name, **options)
+        return output, *torch.autograd.grad(output, leaves, upstream.to(dtype))
+
+    truth = run("reference", torch.float64)
+    allowed = 1e-4 if dtype == torch.float32 else 2e-2
+    for mine, exact in zip(run("fused", dtype), truth, strict=True):
+        assert ((mine - exact).norm() / exact.norm()).item() < allowed
+
+
 @pytest.mark.parametrize("normalisation", ["rms_head", "none", *SOFTMAXES])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_bias_of_minus_infinity_masks_the_pair(normalisation, deterministic):

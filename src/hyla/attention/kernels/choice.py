@@ -38,8 +38,9 @@ def choose_kernel(call: Call, *, if_faster: bool = False) -> tuple[str | None, s
     if reason is not None and not reason.startswith(ELSEWHERE):
         return None, reason
     if name == "large_head":
-        if if_faster and large_head.sums_rows(call):
-            return None, "a softmax of this kind was not timed yet (backend='fused' takes it)"
+        untimed = large_head.why_untimed(call) if if_faster else None
+        if untimed is not None:
+            return None, f"{untimed} (backend='fused' takes it)"
         if large_head.needs_plain_arithmetic(call):
             name = "large_head_plain"
     # Also of a call that is elsewhere, so that a kernel is promised only where it would be taken.

@@ -58,8 +58,6 @@ def why_unsupported(call: Call) -> str | None:
     reason = call.formula.why_unsupported(VALUES, (*NORMALISATIONS, *_SOFTMAXES))
     if reason is not None:
         return reason
-    if call.multiplier is not None:
-        return "a code multiplier (attention dropout) is for heads up to 16"
     heads, width = call.q.shape[2:]
     if heads > MAX_HEADS or width > MAX_WIDTH:
         return (
@@ -69,6 +67,8 @@ def why_unsupported(call: Call) -> str | None:
     masked = call.bias is not None or call.padding is not None
     if call.packing is not None and masked:
         return "packed sequences take neither bias nor padding"
+    if call.packing is not None and call.multiplier is not None:
+        return "packed sequences take no code multiplier (attention dropout)"
     reason = why_unreadable(call, DEVICES)
     if reason is not None and not reason.startswith(ELSEWHERE):
         return reason
@@ -80,7 +80,16 @@ def needs_plain_arithmetic(call: Call) -> bool:
     return _takes_plain(*_problem(call.q), _passes(call), _products(call))
 
 
-def sums_rows(call: Call) -> bool:
+def why_untimed(call: Call) -> str | None:
+    """Say what of a call that is supported was timed on no GPU yet, or return None."""
+    if call.multiplier is not None:
+        return "attention dropout at large heads was not timed yet"
+    if _sums_rows(call):
+        return "a softmax of this kind was not timed yet"
+    return None
+
+
+def _sums_rows(call: Call) -> bool:
     """Say whether passes of our own make what a softmax needs of whole rows."""
     return call.formula.has_softmax and not _rows_by_flash(call)
 
@@ -91,6 +100,7 @@ def _rows_by_flash(call: Call) -> bool:
     causal = call.formula.causal
     return (
         call.formula.value == "hidden"
+        and call.multiplier is None
         and call.formula.normalisation != _RMS_FIRST
         and softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) is None
         and not _takes_plain(*_problem(call.q), ("forward", *_BACKWARD), "hidden")
@@ -103,7 +113,9 @@ def _products(call: Call) -> str | None:
     The passes of a softmax read each other's rows: all take tensor cores, or none does.
     """
     formula = call.formula
-    if not sums_rows(call):
+    if call.multiplier is not None:
+        return None
+    if not _sums_rows(call):
         return formula.value
     known = (formula.normalisation, formula.value) == (_RMS_FIRST, "hidden") and call.bias is None
     passes = ("sums", "forward", "delta", *_BACKWARD)
@@ -112,7 +124,7 @@ def _products(call: Call) -> str | None:
 
 def _passes(call: Call) -> tuple[str, ...]:
     """Name the passes that will run."""
-    own = sums_rows(call)
+    own = _sums_rows(call)
     passes = ("sums", "forward") if own else ("forward",)
     if not needs_gradient(call.q, call.k, call.v, call.bias):
         return passes
@@ -179,7 +191,7 @@ def forward(
 ) -> Tensor:
     """Return the output, shaped like q."""
     width, stage = call.q.shape[-1], describe(call, total_factor)
-    own_sums, products = sums_rows(call), _products(call)
+    own_sums, products = _sums_rows(call), _products(call)
     plan = plan or choose_plan("forward", call.q, products)
     call = _prepared(call, plan)
     output = fresh(call.q)
@@ -206,7 +218,7 @@ def backward(
     Of keys that query heads share, the pass makes a gradient for each; these are summed here.
     """
     width = call.q.shape[-1]
-    own_sums, products = sums_rows(call), _products(call)
+    own_sums, products = _sums_rows(call), _products(call)
     key_plan, query_plan = (choose_plan(name, call.q, products) for name in ("key", "query"))
     upstream = _loadable(upstream, key_plan, query_plan)
     call = _prepared(call, key_plan, query_plan)
@@ -306,7 +318,10 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 
 def _prepared(call: Call, *plans: Plan) -> Call:
-    return call.with_operands(*(_loadable(x, *plans) for x in (call.q, call.k, call.v)))
+    call = call.with_operands(*(_loadable(x, *plans) for x in (call.q, call.k, call.v)))
+    if call.multiplier is None:
+        return call
+    return dataclasses.replace(call, multiplier=call.multiplier.to(torch.float32).contiguous())
 
 
 def _loadable(x: Tensor, *plans: Plan) -> Tensor:
@@ -340,7 +355,8 @@ class Arguments(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
         ("output", Output),
-        *((name, ctypes.c_void_p) for name in ("log_sum", "row_sums")),
+        *((name, ctypes.c_void_p) for name in ("log_sum", "row_sums", "multiplier")),
+        ("batch_per_multiplier", ctypes.c_int),
     )
 
 
@@ -351,6 +367,9 @@ def _arguments(call: Call) -> Arguments:
         axes = ("batch", "head", "query", "key")
         for axis, stride in zip(axes, call.bias.stride(), strict=True):
             setattr(arguments, f"bias_{axis}", stride)
+    if call.multiplier is not None:
+        arguments.multiplier = call.multiplier.data_ptr()
+        arguments.batch_per_multiplier = call.sharing(call.multiplier)
     packing = call.packing
     if packing is not None:
         arguments.query_starts = packing.query_starts.data_ptr()
@@ -381,6 +400,7 @@ def _launch(
     definitions = {
         **macros(call),
         "PASS": _PASSES[pass_name],
+        "MULTIPLIED": int(call.multiplier is not None),
         "HIDDEN": int(call.formula.value == "hidden"),
         **{name.upper(): value for name, value in dataclasses.asdict(plan).items()},
         "ADDS_QUERY_GRADIENT": int(adds),

@@ -11,6 +11,9 @@
 // Without HIDDEN, the linear value network: V[k,h] takes the place of z, and G[q,h] that of dp; da
 // is G[q,h]·V[k,h].
 //
+// MULTIPLIED (attention dropout): the code is m·a, with a number m of the pair, and everything is made of
+// that; but ds is made of m·da and of a itself, which differentiating RMSHead or a softmax leaves.
+//
 // With a SOFTMAX over the keys, b = exp(s − log_sum) takes the place of s, and RMSHead, where there is
 // one, comes after it (NORMALISED) or before it (RMS_FIRST: r·s in the exponent). Two more passes sum
 // the rows: one makes log_sum, the other δ = Σ_k b db / Σ_k b, of which the gradient b (db − δ) is
@@ -33,7 +36,7 @@
 //
 // Set by the compiler's command line: KIND, PASS, HEADS, SHARED_BY, WIDTH (a multiple of 16), QUERIES
 // and KEYS (multiples of 4), WARPS, BLOCKS (that must fit on a multiprocessor), LANES, SHARE,
-// NORMALISED, SOFTMAX, RMS_FIRST, HIDDEN, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, ADDS_QUERY_GRADIENT,
+// NORMALISED, SOFTMAX, RMS_FIRST, MULTIPLIED, HIDDEN, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, ADDS_QUERY_GRADIENT,
 // BIAS_GRADIENT and OUTPUT (output.cuh; the backward knows of a gain alone).
 
 #define PASS_FORWARD 0
@@ -270,34 +273,39 @@ DEVICE long long statistic(const Arguments &a, const Sequence &s, int query) {
     return (output_row(a, s.index, s.first_query, s.queries) + query) * HEADS;
 }
 
-// The codes of a softmax, of a pair; `to` may be where the scores are. 0 where it is masked.
-template <typename Place>
-DEVICE void soften(const Memory &memory, const Arguments &a, const Sequence &s, int pair,
-                   int query, bool seen, const Place &to) {
-    const long long row = seen ? statistic(a, s, query) : 0;
-#pragma unroll
-    for (int h = 0; h < HEADS; ++h) {
-        const float score = memory.score[h * PAIRS + pair];
-        to(h) = seen ? power_of_two((score - __ldg(a.log_sum + row + h)) * LOG2_E) : 0.f;
-    }
+DEVICE float softmax_code(const Arguments &a, float score, long long row, int head) {
+    return power_of_two((score - __ldg(a.log_sum + row + head)) * LOG2_E);
+}
+
+// Of a pair that is seen.
+DEVICE float multiplier_of(const Arguments &a, const Sequence &s, int query, int key) {
+    if constexpr (!MULTIPLIED) return 1.f;
+    const long long row = static_cast<long long>(s.index / a.batch_per_multiplier) * a.queries + query;
+    return __ldg(a.multiplier + row * a.keys + key);
 }
 
 DEVICE void code(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
                  int first_key) {
     for (int pair = my_thread(); pair < PAIRS; pair += THREADS) {
-        const int query = first_query + pair / KEYS;
-        const bool seen = visible(a, s, query, first_key + pair % KEYS);
-        const auto score = [&](int h) -> float & { return memory.score[h * PAIRS + pair]; };
-        const auto code = [&](int h) -> float & { return memory.code[pair * CODE_PITCH + h]; };
-        if constexpr (SOFTMAX && !RMS_FIRST) soften(memory, a, s, pair, query, seen, score);
-        const float r = inverse_root(memory, a, pair);
-        if constexpr (RMS_FIRST) {
+        const int query = first_query + pair / KEYS, key = first_key + pair % KEYS;
+        const bool seen = visible(a, s, query, key);
+        const long long row = SOFTMAX && seen ? statistic(a, s, query) : 0;
+        if constexpr (SOFTMAX && !RMS_FIRST) {
 #pragma unroll
-            for (int h = 0; h < HEADS; ++h) score(h) *= r;
-            soften(memory, a, s, pair, query, seen, code);
-        } else {
+            for (int h = 0; h < HEADS; ++h) {
+                float &x = memory.score[h * PAIRS + pair];
+                x = seen ? softmax_code(a, x, row, h) : 0.f;
+            }
+        }
+        const float r = inverse_root(memory, a, pair), m = seen ? multiplier_of(a, s, query, key) : 0.f;
 #pragma unroll
-            for (int h = 0; h < HEADS; ++h) code(h) = seen ? score(h) * r : 0.f;
+        for (int h = 0; h < HEADS; ++h) {
+            float &x = memory.score[h * PAIRS + pair], code = x * r;
+            if constexpr (RMS_FIRST) {
+                x = code;
+                code = softmax_code(a, x, row, h);
+            }
+            memory.code[pair * CODE_PITCH + h] = m == 0.f ? 0.f : code * m;
         }
 #if BACKWARD
         memory.inverse[pair] = seen ? r : 0.f;
@@ -599,9 +607,12 @@ DEVICE void value_gradients(float (&dv)[HEADS][SHARE], Memory &memory, const Arg
     __syncthreads();
 }
 
-// Of a pair, the gradient of what RMSHead after a softmax, or without one, multiplies by r.
-DEVICE void code_gradient(float (&da)[HEADS], const Memory &memory, int pair) {
-    const float r = memory.inverse[pair], *code = memory.code + pair * CODE_PITCH;
+// Of a pair that is seen, the gradient of what RMSHead after a softmax, or without one, multiplies by r.
+DEVICE void code_gradient(float (&da)[HEADS], const Memory &memory, int pair, float m) {
+    const float r = memory.inverse[pair];
+    const auto code = [&](int h) {
+        return MULTIPLIED ? memory.score[h * PAIRS + pair] * r : memory.code[pair * CODE_PITCH + h];
+    };
     float mean = 0.f;
 #pragma unroll
     for (int h = 0; h < HEADS; ++h) {
@@ -610,17 +621,20 @@ DEVICE void code_gradient(float (&da)[HEADS], const Memory &memory, int pair) {
         for (int team = 0; team < TEAMS_PER_TOKEN; ++team) {
             da[h] += memory.code_gradient[team][pair * CODE_PITCH + h];
         }
-        if constexpr (NORMALISED) mean += da[h] * code[h] * (1.f / HEADS);
+        da[h] *= m;
+        if constexpr (NORMALISED) mean += da[h] * code(h) * (1.f / HEADS);
     }
     if constexpr (NORMALISED) {
 #pragma unroll
-        for (int h = 0; h < HEADS; ++h) da[h] = r * (da[h] - code[h] * mean);
+        for (int h = 0; h < HEADS; ++h) da[h] = r * (da[h] - code(h) * mean);
     }
 }
 
-// b of a softmax, after `code`.
-DEVICE float softened(const Memory &memory, int pair, int h) {
-    return RMS_FIRST ? memory.code[pair * CODE_PITCH + h] : memory.score[h * PAIRS + pair];
+// b of a softmax, of a pair that is seen; `row` is where the statistics of its query lie.
+DEVICE float softened(const Memory &memory, const Arguments &a, long long row, int pair, int h) {
+    const float score = memory.score[h * PAIRS + pair];
+    if constexpr (!RMS_FIRST) return score;
+    return MULTIPLIED ? softmax_code(a, score, row, h) : memory.code[pair * CODE_PITCH + h];
 }
 
 // In place, of a pair that is seen, from the gradients of b to those of s.
@@ -630,7 +644,7 @@ DEVICE void through_softmax(float (&dx)[HEADS], const Memory &memory, const Argu
     float mean = 0.f;
 #pragma unroll
     for (int h = 0; h < HEADS; ++h) {
-        dx[h] = softened(memory, pair, h) * (dx[h] - __ldg(a.row_sums + row + h));
+        dx[h] = softened(memory, a, row, pair, h) * (dx[h] - __ldg(a.row_sums + row + h));
         if constexpr (RMS_FIRST) {
             mean += dx[h] * present(memory.score[h * PAIRS + pair]) * (1.f / HEADS);
         }
@@ -650,7 +664,7 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
         const int query = first_query + pair / KEYS, key = first_key + pair % KEYS;
         const bool seen = memory.inverse[pair] != 0.f;
         float ds[HEADS];
-        code_gradient(ds, memory, pair);
+        code_gradient(ds, memory, pair, seen ? multiplier_of(a, s, query, key) : 0.f);
         if constexpr (SOFTMAX) {
             if (seen) through_softmax(ds, memory, a, s, pair, query);
         }
@@ -737,20 +751,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
         code(memory, a, s, first_query, first_key);
         value_gradients(unused, memory, a, s, first_query, first_key);
         for (int pair = my_thread(); pair < PAIRS; pair += THREADS) {
+            const int query = first_query + pair / KEYS, key = first_key + pair % KEYS;
             const bool seen = memory.inverse[pair] != 0.f;
+            const long long row = seen ? statistic(a, s, query) : 0;
             float db[HEADS];
-            code_gradient(db, memory, pair);
+            code_gradient(db, memory, pair, seen ? multiplier_of(a, s, query, key) : 0.f);
 #pragma unroll
             for (int h = 0; h < HEADS; ++h) {
-                memory.code_gradient[0][pair * CODE_PITCH + h] =
-                    seen ? softened(memory, pair, h) * db[h] : 0.f;
+                const float b = seen ? softened(memory, a, row, pair, h) : 0.f;
+                memory.code_gradient[0][pair * CODE_PITCH + h] = seen ? b * db[h] : 0.f;
+                memory.score[h * PAIRS + pair] = b;
             }
         }
         __syncthreads();
         for_each_row([&](int i, int query, int head) {
             for (int pair = query * KEYS; pair < (query + 1) * KEYS; ++pair) {
                 sum[i] += memory.code_gradient[0][pair * CODE_PITCH + head];
-                weight[i] += softened(memory, pair, head);
+                weight[i] += memory.score[head * PAIRS + pair];
             }
         });
         __syncthreads();

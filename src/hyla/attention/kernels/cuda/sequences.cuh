@@ -26,6 +26,8 @@ struct Arguments {
     // Of a softmax, [batch, query, head]: the logarithms of its sums, and for its backward δ; where
     // flash attention made the former, Σ over the keys of scale · ds.
     float *log_sum, *row_sums;
+    const float *multiplier;  // [multipliers, query, key]: of the codes of a pair; plain arithmetic's
+    int batch_per_multiplier;
 };
 
 DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }
