@@ -29,9 +29,9 @@
 // Set by the compiler's command line: KIND, HEADS, WIDTH (16, 32, 64 or 128), QUERIES and KEYS
 // (the tile), SHARED_BY (heads of q for each of k and v), WARPS, BLOCKS (that must fit on a
 // multiprocessor), SPLIT (blocks of a cluster), NORMALISED (RMSHead, after a softmax if there is
-// one), SOFTMAX, RMS_FIRST (RMSHead, before the softmax), PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, OUTPUT (output.cuh; the
-// backward knows of a gain alone), and for the backward PASS, STAGES, ADDS_QUERY_GRADIENT and
-// BIAS_GRADIENT.
+// one), SOFTMAX, RMS_FIRST (RMSHead, before the softmax), PHI, BIASED (0 none, 1 float32, 2 the dtype
+// of q), PADDED, OUTPUT (output.cuh; the backward knows of a gain alone), and for the backward PASS,
+// STAGES, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;

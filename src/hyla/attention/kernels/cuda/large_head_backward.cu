@@ -16,8 +16,8 @@
 // adds up the very ds, rounded, which dQ does.
 //
 // RMSHead before the softmax leaves n = r s, whose gradient is dn = a (da − δ), and
-// ds = r (dn − n · mean_h(dn n)). A pass of its own, much like the query pass, makes δ = Σ_k a da / Σ_k a
-// first. n lies where ds will be written in its place.
+// ds = r (dn − n · mean_h(dn n)). A pass of its own, much like the query pass, first makes
+// δ = Σ_k a da / Σ_k a. n lies where ds will be written in its place.
 //
 // A block owns KEYS keys (key pass) or QUERIES queries (query pass) and walks over the others, tile
 // by tile, with STAGES = 2 the next one on its way. Step by step, with a barrier after each:
@@ -451,7 +451,8 @@ DEVICE float normal_gradient(float (&da)[OWN_GROUPS][2], const Memory &memory, c
 struct RowSums {
     float sum[QUERY_UNITS][OWN_GROUPS][2], weight[QUERY_UNITS][OWN_GROUPS][2];
 
-    DEVICE void add(int unit, const float (&code)[OWN_GROUPS][2], const float (&da)[OWN_GROUPS][2]) {
+    DEVICE void add(int unit, const float (&code)[OWN_GROUPS][2],
+                    const float (&da)[OWN_GROUPS][2]) {
 #pragma unroll
         for (int i = 0; i < OWN_GROUPS * 2; ++i) {
             sum[unit][i / 2][i % 2] += code[i / 2][i % 2] * da[i / 2][i % 2];
@@ -499,7 +500,8 @@ DEVICE void store_score_gradients(Memory &memory, const Arguments &a,
 #if SPLIT == 1
 
 DEVICE void score_gradients(RowSums &rows, Memory &memory, const Arguments &a, const Sequence &s,
-                            const Tile &tile, const CodeGradient (&from_z)[QUERY_UNITS], int round) {
+                            const Tile &tile, const CodeGradient (&from_z)[QUERY_UNITS],
+                            int round) {
     float ds[QUERY_UNITS][2][OWN_GROUPS][2];
     const int round_key = my_lane() / 4 * 2, key = round * ROUND + round_key;
 #pragma unroll
@@ -533,7 +535,8 @@ DEVICE void sum_over_blocks(float (&sum)[QUERY_UNITS][2], Memory &memory) {
     for (int i = 0; i < QUERY_UNITS * SPLIT; ++i) {
         const int unit = i / SPLIT, rank = i % SPLIT;
         if (rank == my_rank() || lane % 4 != 0) continue;
-        message_to(memory, rank).sum[unit][warp][lane / 4] = make_float2(sum[unit][0], sum[unit][1]);
+        float2 &to = message_to(memory, rank).sum[unit][warp][lane / 4];
+        to = make_float2(sum[unit][0], sum[unit][1]);
     }
     meet();
 #pragma unroll
@@ -544,6 +547,8 @@ DEVICE void sum_over_blocks(float (&sum)[QUERY_UNITS][2], Memory &memory) {
     }
 }
 
+typedef float OwnHeads[OWN_GROUPS][2];
+
 // Calls f(unit, k, query, key, code of the block's own heads) of both keys of each unit.
 template <typename Function>
 DEVICE void for_each_own_key(const Memory &memory, const Function &f) {
@@ -551,7 +556,7 @@ DEVICE void for_each_own_key(const Memory &memory, const Function &f) {
     for (int i = 0; i < QUERY_UNITS * 2; ++i) {
         const int unit = i / 2, query = own_query(unit);
         const int key = own_unit(unit) + my_lane() / 4 * 2 + i % 2;
-        float code[OWN_GROUPS][2];
+        OwnHeads code;
 #pragma unroll
         for (int g = 0; g < OWN_GROUPS; ++g) {
             load_code(code[g], memory, my_first_head() / 8 + g, query, key);
@@ -616,19 +621,20 @@ DEVICE void score_gradients(RowSums &rows, Memory &memory, const Arguments &a, c
         }
     }
     if constexpr (PASS == PASS_DELTA) {
-        for_each_own_key(memory, [&](int unit, int k, int, int, const float(&code)[OWN_GROUPS][2]) {
+        for_each_own_key(memory, [&](int unit, int k, int, int, const OwnHeads &code) {
             rows.add(unit, code, own[unit][k]);
         });
         return;
     }
     if constexpr (RMS_FIRST) {
-        for_each_own_key(memory, [&](int unit, int k, int query, int at, const float(&code)[OWN_GROUPS][2]) {
+        for_each_own_key(memory, [&](int unit, int k, int query, int at, const OwnHeads &code) {
             sum[unit][k] = normal_gradient(own[unit][k], memory, a, s, tile, code, query, at);
         });
         sum_over_blocks(sum, memory);
     }
-    for_each_own_key(memory, [&](int unit, int k, int query, int at, const float(&code)[OWN_GROUPS][2]) {
-        score_gradient(ds[unit][k], memory, a, s, tile, code, own[unit][k], sum[unit][k], query, at);
+    for_each_own_key(memory, [&](int unit, int k, int query, int at, const OwnHeads &code) {
+        score_gradient(ds[unit][k], memory, a, s, tile, code, own[unit][k], sum[unit][k], query,
+                       at);
     });
     store_score_gradients(memory, a, ds, key);
 }
@@ -679,8 +685,8 @@ DEVICE void key_gradient(KeyGradient &dk, const Memory &memory, const Tile &tile
     }
 }
 
-// [16 queries × 8 of d]; for flash attention a last column, all of it the row sums. Of eight queries, the
-// upper rows are anything.
+// [16 queries × 8 of d]; for flash attention a last column, all of it the row sums. Of eight queries,
+// the upper rows are anything.
 constexpr int ROW_SUMS = FOR_FLASH ? COLUMNS : 0;
 typedef float HeadGradient[COLUMNS + FOR_FLASH][4];
 typedef HeadGradient QueryGradient[HEADS_PER_WARP];
@@ -911,7 +917,8 @@ DEVICE void store_delta(const Arguments &a, const RowSums &rows, long long start
             sum += __shfl_xor_sync(0xffffffffu, sum, mask);
             weight += __shfl_xor_sync(0xffffffffu, weight, mask);
         }
-        const int query = own_query(own * UNITS_OF_QUERY), head = my_first_head() + score_head(entry);
+        const int query = own_query(own * UNITS_OF_QUERY);
+        const int head = my_first_head() + score_head(entry);
         if (my_lane() >= 4 || query >= left || head >= HEADS) continue;
         *row_sum(a, start + query, head) = weight > 0.f ? sum / weight : sum;
     }

@@ -94,8 +94,8 @@ DEVICE void unit_scores(Scores &score, const Arguments &a, const Sequence &s, Sh
     }
 }
 
-// The code of the tile at `keys` and `queries`, in every block of the cluster. `keep(query, key, r)`
-// is told r of each pair, except of a softmax of raw scores; and `keep_normal(head, query, key, n)`
+// The code of the tile at `keys` and `queries`, in every block of the cluster. `keep(query, key, r)` is
+// told r of each pair, except of a softmax of raw scores; and `keep_normal(head, query, key, n)`
 // what RMSHead makes of the scores of the block's own heads, where a softmax follows.
 template <typename Memory, typename Keep, typename KeepNormal>
 DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, Shared keys,

@@ -95,8 +95,8 @@ DEVICE void add_squares(PerPair &sum, const Scores &score) {
     }
 }
 
-// What the scores of a pair are multiplied by, or in a softmax to come r; 0 where it is masked, if a
-// softmax's are not already.
+// What the scores of a pair are multiplied by, or in a softmax to come r; 0 where it is masked, if
+// a softmax's are not already.
 DEVICE void factors_of(PerPair &factor, const Arguments &a, const Sequence &s, const PerPair &sum,
                        int first_query, int first_key) {
     const bool all =

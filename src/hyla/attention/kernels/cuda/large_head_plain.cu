@@ -11,13 +11,13 @@
 // Without HIDDEN, the linear value network: V[k,h] takes the place of z, and G[q,h] that of dp; da
 // is G[q,h]·V[k,h].
 //
-// MULTIPLIED (attention dropout): the code is m·a, with a number m of the pair, and everything is made of
-// that; but ds is made of m·da and of a itself, which differentiating RMSHead or a softmax leaves.
+// MULTIPLIED (attention dropout): the code is m·a, with a number m of the pair, and everything is made
+// of that; but ds is made of m·da and of a itself, which differentiating RMSHead or a softmax leaves.
 //
-// With a SOFTMAX over the keys, b = exp(s − log_sum) takes the place of s, and RMSHead, where there is
-// one, comes after it (NORMALISED) or before it (RMS_FIRST: r·s in the exponent). Two more passes sum
-// the rows: one makes log_sum, the other δ = Σ_k b db / Σ_k b, of which the gradient b (db − δ) is
-// made. Divided by Σ_k b, and with b the same to the last bit in all passes, because where one key
+// With a SOFTMAX over the keys, b = exp(s − log_sum) takes the place of s, and RMSHead, where there
+// is one, comes after it (NORMALISED) or before it (RMS_FIRST: r·s in the exponent). Two more passes
+// sum the rows: one makes log_sum, the other δ = Σ_k b db / Σ_k b, of which the gradient b (db − δ)
+// is made. Divided by Σ_k b, and with b the same to the last bit in all passes, because where one key
 // has all the weight db − δ would otherwise be the rounding of log_sum.
 //
 // What mixes heads (p, dz and the rest of the value network) works on each d alone: a lane owns
@@ -34,10 +34,11 @@
 // shared memory, dV in registers. If ADDS_QUERY_GRADIENT the key pass adds its share of dQ to
 // global memory atomically; for a fixed order the query pass computes everything up to ds again.
 //
-// Set by the compiler's command line: KIND, PASS, HEADS, SHARED_BY, WIDTH (a multiple of 16), QUERIES
-// and KEYS (multiples of 4), WARPS, BLOCKS (that must fit on a multiprocessor), LANES, SHARE,
-// NORMALISED, SOFTMAX, RMS_FIRST, MULTIPLIED, HIDDEN, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, ADDS_QUERY_GRADIENT,
-// BIAS_GRADIENT and OUTPUT (output.cuh; the backward knows of a gain alone).
+// Set by the compiler's command line: KIND, PASS, HEADS, SHARED_BY, WIDTH (a multiple of 16),
+// QUERIES and KEYS (multiples of 4), WARPS, BLOCKS (that must fit on a multiprocessor), LANES, SHARE,
+// NORMALISED, SOFTMAX, RMS_FIRST, MULTIPLIED, HIDDEN, PHI, BIASED (0 none, 1 float32, 2 the dtype of
+// q), PADDED, ADDS_QUERY_GRADIENT, BIAS_GRADIENT and OUTPUT (output.cuh; the backward knows of a gain
+// alone).
 
 #define PASS_FORWARD 0
 #define PASS_QUERY 1
@@ -280,8 +281,8 @@ DEVICE float softmax_code(const Arguments &a, float score, long long row, int he
 // Of a pair that is seen.
 DEVICE float multiplier_of(const Arguments &a, const Sequence &s, int query, int key) {
     if constexpr (!MULTIPLIED) return 1.f;
-    const long long row = static_cast<long long>(s.index / a.batch_per_multiplier) * a.queries + query;
-    return __ldg(a.multiplier + row * a.keys + key);
+    const long long first = static_cast<long long>(s.index / a.batch_per_multiplier) * a.queries;
+    return __ldg(a.multiplier + (first + query) * a.keys + key);
 }
 
 DEVICE void code(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
@@ -297,7 +298,8 @@ DEVICE void code(Memory &memory, const Arguments &a, const Sequence &s, int firs
                 x = seen ? softmax_code(a, x, row, h) : 0.f;
             }
         }
-        const float r = inverse_root(memory, a, pair), m = seen ? multiplier_of(a, s, query, key) : 0.f;
+        const float r = inverse_root(memory, a, pair);
+        const float m = seen ? multiplier_of(a, s, query, key) : 0.f;
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
             float &x = memory.score[h * PAIRS + pair], code = x * r;
@@ -466,8 +468,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
 
 #elif PASS == PASS_SUMS
 
-// A thread has some of the tile's queries and heads to itself; it begins with a key of its own, so that
-// neighbours read from different banks.
+// A thread has some of the tile's queries and heads to itself; it begins with a key of its own, so
+// that neighbours read from different banks.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
     extern __shared__ uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
@@ -607,7 +609,7 @@ DEVICE void value_gradients(float (&dv)[HEADS][SHARE], Memory &memory, const Arg
     __syncthreads();
 }
 
-// Of a pair that is seen, the gradient of what RMSHead after a softmax, or without one, multiplies by r.
+// Of a pair that is seen, from the gradients of its code to those of s, with a softmax of b.
 DEVICE void code_gradient(float (&da)[HEADS], const Memory &memory, int pair, float m) {
     const float r = memory.inverse[pair];
     const auto code = [&](int h) {

@@ -1,14 +1,14 @@
 // The logarithms of a softmax's sums where RMSHead comes before it: log_sum = log Σ_k exp(r s).
 //
-// A block owns QUERIES queries and walks over the keys, KEYS at a time, all heads and all of d. RMSHead
-// bounds what it makes of a score by √H, so that no exponential is larger than e^5.7 at 32 heads: they
-// are added up as they are, and no largest score need be known.
+// A block owns QUERIES queries and walks over the keys, KEYS at a time, all heads and all of d.
+// RMSHead bounds what it makes of a score by √H, so that no exponential is larger than e^5.7 at 32
+// heads: they are added up as they are, and no largest score need be known.
 
 struct Memory {
     Half q[QUERIES * TOKEN], k[STAGES][KEYS * TOKEN];
     Squares squares;
 };
-static_assert(SPLIT == 1 && KEY_UNITS == 1 && RMS_FIRST, "a warp has its queries and heads to itself");
+static_assert(SPLIT == 1 && KEY_UNITS == 1 && RMS_FIRST, "a warp has its queries to itself");
 
 typedef float Sums[PART_HEADS][2];  // of two queries
 
@@ -50,7 +50,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
 
     clear_missing_heads<QUERIES, QueryOrder>(memory.q);
 #pragma unroll
-    for (int stage = 0; stage < STAGES; ++stage) clear_missing_heads<KEYS, KeyOrder>(memory.k[stage]);
+    for (int stage = 0; stage < STAGES; ++stage) {
+        clear_missing_heads<KEYS, KeyOrder>(memory.k[stage]);
+    }
     copy_tokens<QUERIES, QueryOrder>(shared_address(memory.q),
                                      tokens_of(a, a.q, s.index, s.first_query), a.q, first_query,
                                      s.queries);

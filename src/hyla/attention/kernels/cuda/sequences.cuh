@@ -26,7 +26,7 @@ struct Arguments {
     // Of a softmax, [batch, query, head]: the logarithms of its sums, and for its backward δ; where
     // flash attention made the former, Σ over the keys of scale · ds.
     float *log_sum, *row_sums;
-    const float *multiplier;  // [multipliers, query, key]: of the codes of a pair; plain arithmetic's
+    const float *multiplier;  // [multipliers, query, key]: of a pair's codes; in plain arithmetic
     int batch_per_multiplier;
 };
 
