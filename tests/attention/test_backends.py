@@ -38,13 +38,6 @@ def test_fused_runs_or_says_why_not(name, arguments, reason):
         attention(q, k, v, backend="fused", **options, **arguments)
 
 
-@pytest.mark.parametrize("name", ["softmax", "linear", "hyla"])
-def test_dropout_is_not_fused_for_wide_heads(name):
-    q, k, v, options = operands(name, size=32, value_size=32)
-    with pytest.raises(ValueError, match=r"attention dropout.* is .*for heads up to 16"):
-        attention(q, k, v, backend="fused", code_multiplier=torch.ones(5, 5), **options)
-
-
 @pytest.fixture
 def handed(monkeypatch):
     """Stand in for the kernel: computes by the reference, and keeps what it was handed."""

@@ -38,19 +38,21 @@ def test_what_no_device_would_change_is_said():
     assert found.faster == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "heads", "width", "reason"),
-    [
-        ("hyla", 64, 128, "H = 64 heads of D = 128 do not fit on a multiprocessor"),
-        ("hyla_minus_rmshead_plus_softmax", 8, 64, "a softmax is for tensor cores"),
-    ],
-)
-def test_a_kernel_is_promised_only_where_a_large_gpu_would_take_it(name, heads, width, reason):
-    q, k, v, options = operands(name, heads=heads, size=width, value_size=width)
+def test_a_kernel_is_promised_only_where_a_large_gpu_would_take_it():
+    q, k, v, options = operands("hyla", heads=64, size=128, value_size=128)
+    reason = "H = 64 heads of D = 128 do not fit on a multiprocessor"
     found = explain(q, k, v, **options)
     assert f"a CUDA device would not help: {reason}" in found.reason
     assert found.faster == ()
     with pytest.raises(ValueError, match=reason):
+        attention(q, k, v, backend="fused", **options)
+
+
+def test_a_kernel_that_nobody_timed_is_promised_to_those_who_ask_for_it():
+    q, k, v, options = operands("hyla_plus_softmax_last", heads=8, size=64, value_size=64)
+    found = explain(q, k, v, **options)
+    assert "a softmax of this kind was not timed yet (backend='fused' takes it)" in found.reason
+    with pytest.raises(ValueError, match="CUDA device"):
         attention(q, k, v, backend="fused", **options)
 
 

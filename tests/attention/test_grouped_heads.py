@@ -130,6 +130,7 @@ def host(builds, monkeypatch):
 
 
 HIDDEN, SOFTMAX = "hyla.silu", "hyla_minus_rmshead_plus_softmax.silu"
+SOFTMAX_LAST = "hyla_plus_softmax_last.silu"
 UNIT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-20}
 
 
@@ -142,12 +143,14 @@ UNIT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-20}
         (8, 1, 32, torch.float16, HIDDEN),
         (12, 4, 32, torch.bfloat16, HIDDEN),
         (8, 2, 64, torch.bfloat16, SOFTMAX),
+        (8, 2, 64, torch.bfloat16, SOFTMAX_LAST),
         (8, 2, 64, torch.bfloat16, "linear_rmshead"),
         (32, 8, 64, torch.bfloat16, HIDDEN),
         (12, 4, 128, torch.bfloat16, HIDDEN),
         # In plain arithmetic.
         (8, 2, 64, torch.float32, HIDDEN),
         (3, 1, 32, torch.float32, HIDDEN),
+        (3, 1, 32, torch.float32, SOFTMAX_LAST),
         (8, 2, 64, torch.float32, "linear_rmshead"),
         (40, 8, 64, torch.bfloat16, HIDDEN),
         # Small heads.

@@ -27,6 +27,7 @@ from kernel_host import HostBuilds, kept_builds, needs_host_build, on_the_host
 pytestmark = needs_host_build
 
 SCALE, EPS = 0.2, 1e-6
+SOFTMAXES = ("softmax", "softmax+rms_head", "rms_head+softmax")
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +49,13 @@ class Case:
     value: str = "hidden"
     phi: str = "silu"  # smooth: rounding decides nothing
     deterministic: bool = False
+    multipliers: int = 0  # of the codes, as attention dropout: 0: none
     dtype: torch.dtype = torch.bfloat16
 
     @property
     def spec(self):
-        return AttentionSpec(normalisation=self.normalisation, value=self.value, phi=self.phi)
+        steps = tuple(self.normalisation.split("+"))
+        return AttentionSpec(normalisation=steps, value=self.value, phi=self.phi)
 
     @property
     def formula(self):
@@ -110,6 +113,25 @@ CASES = [
     Case(8, 64, 20, 40, B=2, biases=1, padding=True, value="linear", dtype=torch.float32),
     Case(24, 80, 17, 9, causal=True, deterministic=True, value="linear", dtype=torch.float32),
     Case(12, 48, 9, 21, normalisation="none", value="linear", dtype=torch.float32),
+    # Softmaxes whose rows are summed by passes of their own: float32, more heads than tensor cores
+    # take, a bias or padding, a causal row that does not start at the first key.
+    *[
+        replace(case, normalisation=normalisation)
+        for normalisation in SOFTMAXES
+        for case in (
+            Case(8, 64, 20, 40, B=2, causal=True, dtype=torch.float32),
+            Case(3, 32, 9, 18, B=2, biases=1, padding=True, dtype=torch.float32),
+            Case(12, 80, 33, 17, biases=1, causal=True, deterministic=True),
+            Case(12, 48, 9, 21, value="linear", deterministic=True, dtype=torch.float16),
+            Case(40, 64, 9, 11, causal=True),
+            Case(8, 32, 9, 18, B=2, multipliers=2, causal=True, dtype=torch.float32),
+        )
+    ],
+    # Attention dropout, in plain arithmetic.
+    Case(8, 64, 20, 40, B=2, multipliers=1, causal=True, dtype=torch.float32),
+    Case(3, 32, 9, 18, B=2, multipliers=2, biases=1, padding=True, dtype=torch.float32),
+    Case(12, 48, 17, 17, multipliers=1, normalisation="none", deterministic=True),
+    Case(8, 32, 17, 9, multipliers=1, causal=True, value="linear", dtype=torch.float16),
 ]
 
 
@@ -128,12 +150,25 @@ def draw(case) -> tuple[tuple[Any, ...], Any, Tensor]:
     return (q, k, v, bias), padding, upstream
 
 
+def multiplier_of(case):
+    """Draw zeros, and numbers of which none could be mistaken for 1."""
+    if not case.multipliers:
+        return None
+    shape = (case.multipliers, case.Tq, case.Tk)
+    drawn = torch.rand(shape, generator=torch.Generator().manual_seed(5))
+    return (drawn > 0.4) * (1.5 + drawn)
+
+
 def exact(case, q, k, v, bias=None, padding=None):
+    multiplier = multiplier_of(case)
+    if multiplier is not None:
+        multiplier = multiplier.repeat_interleave(case.B // case.multipliers, dim=0)[:, None]
     return attention(
         *(q, k, v),
         attention=case.spec,
         bias=bias,
         mask=None if padding is None else padding[:, None, None],
+        code_multiplier=multiplier,
         causal=case.causal,
         scale=SCALE,
         eps=EPS,
@@ -143,7 +178,8 @@ def exact(case, q, k, v, bias=None, padding=None):
 
 def fused(case, q, k, v, bias=None, padding=None):
     options = {"bias": bias, "padding": padding, "deterministic": case.deterministic}
-    return fused_attention("large_head", Call(q, k, v, formula=case.formula, **options))
+    call = Call(q, k, v, formula=case.formula, multiplier=multiplier_of(case), **options)
+    return fused_attention("large_head", call)
 
 
 def with_gradients(function, case, inputs, padding, upstream, dtype):
@@ -227,17 +263,22 @@ def test_relu_where_all_hidden_units_of_a_pair_agree():
 
 
 @pytest.mark.parametrize(
-    ("heads", "width", "value", "dtype"),
+    "case",
     [
-        (8, 32, "hidden", torch.bfloat16),
-        (16, 128, "hidden", torch.bfloat16),
-        (8, 32, "linear", torch.bfloat16),
-        (8, 32, "hidden", torch.float32),
-        (8, 32, "linear", torch.float32),
+        Case(8, 32, 37, 37, causal=True),
+        Case(16, 128, 37, 37, causal=True),
+        Case(8, 32, 37, 37, causal=True, normalisation="rms_head+softmax"),
+        Case(8, 32, 37, 37, causal=True, value="linear"),
+        Case(8, 32, 37, 37, causal=True, dtype=torch.float32),
+        Case(8, 32, 37, 37, causal=True, value="linear", dtype=torch.float32),
+        *[
+            Case(8, 32, 37, 37, causal=True, normalisation=name, dtype=torch.float32)
+            for name in SOFTMAXES
+        ],
     ],
+    ids=str,
 )
-def test_packed_sequences_do_not_see_each_other(heads, width, value, dtype):
-    case = Case(heads, width, 37, 37, causal=True, value=value, dtype=dtype)
+def test_packed_sequences_do_not_see_each_other(case):
     (q, k, v, _), _, upstream = draw(case)
     starts = torch.tensor([0, 5, 5, 22, 37], dtype=torch.int32)
     leaves = [x.requires_grad_() for x in (q, k, v)]
@@ -274,8 +315,10 @@ def test_masks_and_biases_of_any_stride():
         assert torch.equal(got, expected)
 
 
-def test_padded_tokens_may_hold_anything_in_plain_arithmetic():
+@pytest.mark.parametrize("normalisation", ["rms_head", *SOFTMAXES])
+def test_padded_tokens_may_hold_anything_in_plain_arithmetic(normalisation):
     case = Case(8, 32, 12, 20, B=2, causal=True, padding=True, dtype=torch.float32)
+    case = replace(case, normalisation=normalisation)
     inputs, padding, upstream = draw(case)
     padding[0] = False
     clean = with_gradients(fused, case, inputs, padding, upstream, torch.float32)
@@ -317,6 +360,10 @@ def some_of(bias):
         Case(3, 32, 9, 18, B=2, biases=2, causal=True, deterministic=True, dtype=torch.float32),
         Case(3, 32, 9, 9, biases=1, normalisation="none", dtype=torch.float32),
         Case(8, 64, 20, 9, B=2, biases=1, causal=True, value="linear", dtype=torch.float32),
+        *[
+            Case(8, 32, 20, 9, B=2, biases=1, normalisation=name, dtype=torch.float32)
+            for name in SOFTMAXES
+        ],
     ],
     ids=str,
 )
@@ -336,8 +383,9 @@ def test_a_bias_of_minus_infinity_masks_the_pair(case):
     assert not dbias[masked].any()
 
 
-def test_not_even_a_nan_comes_from_a_later_token_in_plain_arithmetic():
-    case = Case(8, 32, 40, 40, causal=True, dtype=torch.float32)
+@pytest.mark.parametrize("normalisation", ["rms_head", *SOFTMAXES])
+def test_not_even_a_nan_comes_from_a_later_token_in_plain_arithmetic(normalisation):
+    case = Case(8, 32, 40, 40, causal=True, normalisation=normalisation, dtype=torch.float32)
     (q, k, v, _), _, _ = draw(case)
     want = fused(case, q, k, v, None, None)[:, :21]
     hole = torch.zeros(40, 1, 1)
@@ -346,6 +394,19 @@ def test_not_even_a_nan_comes_from_a_later_token_in_plain_arithmetic():
         output = fused(case, q, k + to_k, v + to_v, None, None)
         assert torch.equal(output[:, :21], want)
         assert output[:, 21:].isnan().all()
+
+
+@pytest.mark.parametrize("normalisation", SOFTMAXES)
+def test_a_row_of_one_key_has_no_gradient(normalisation):
+    """Its code is 1 whatever its score; rounding must not make a gradient of that."""
+    case = Case(8, 32, 9, 9, normalisation=normalisation, dtype=torch.float32)
+    (q, k, v, _), _, upstream = draw(case)
+    k, v = k[:, :1], v[:, :1]
+    if normalisation.startswith("softmax"):  # scores whose logarithms of sums are rounded
+        k = 300 * k
+    _, dq, dk, _ = with_gradients(fused, case, (q, k, v, None), None, upstream, torch.float32)
+    assert (dq == 0).all()
+    assert (dk == 0).all()
 
 
 def test_float16_gradients_stay_finite_where_the_reference_is():
@@ -523,6 +584,23 @@ def test_auto_leaves_what_no_gpu_has_measured(compiled, monkeypatch):
     assert attend(False, *(x.float() for x in (q, k, v))).isfinite().all()
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        *[Case(8, 64, 9, 9, normalisation=name, dtype=torch.float32) for name in SOFTMAXES],
+        Case(8, 64, 9, 9, multipliers=1),
+    ],
+    ids=str,
+)
+def test_auto_leaves_what_was_not_timed(case):
+    (q, k, v, _), _, _ = draw(case)
+    call = Call(q, k, v, formula=case.formula, multiplier=multiplier_of(case))
+    assert choose_kernel(call) == ("large_head_plain", "")
+    kernel, reason = choose_kernel(call, if_faster=True)
+    assert kernel is None
+    assert "was not timed" in reason
+
+
 def test_auto_takes_what_was_measured_on_such_gpus_only(monkeypatch):
     q = torch.zeros(1, 1024, 8, 64)  # float32, without tensor cores
     assert choice.why_not_worth_it("large_head_plain", q, q) is None
@@ -576,13 +654,15 @@ def test_shapes_that_do_not_fit_each_other_are_refused(kernel, message, change):
         fused_attention(kernel, call)
 
 
-def test_packed_sequences_take_neither_bias_nor_padding():
+def test_packed_sequences_take_neither_bias_nor_padding_nor_multiplier():
     q = torch.zeros(1, 4, 8, 32)
     starts = torch.tensor([0, 1, 4], dtype=torch.int32)
     options = {"packing": Packing(starts, starts, 3, 3), "formula": Case(8, 32, 4, 4).formula}
     for more in ({"bias": torch.zeros(1, 8, 4, 4)}, {"padding": torch.ones(1, 4) > 0}):
         with pytest.raises(ValueError, match="neither bias nor padding"):
             fused_attention("large_head", Call(q, q, q, **more, **options))
+    with pytest.raises(ValueError, match="no code multiplier"):
+        fused_attention("large_head", Call(q, q, q, multiplier=torch.ones(1, 4, 4), **options))
 
 
 DECODE = [
@@ -644,6 +724,29 @@ def test_decoding_has_no_gradient():
     formula = Case(8, 32, 1, 3).formula
     with pytest.raises(ValueError, match="no gradient"):
         fused_attention("decode", Call(q, k, k, formula=formula))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("softmax", {"bias": torch.ones(8, 9, 12)}),  # which PyTorch's kernels are not asked for
+        ("hyla_residual_minus_rmshead_plus_softmax.silu", {"bias": torch.ones(8, 9, 12)}),
+        ("hyla_residual.silu", {"code_multiplier": torch.linspace(0, 2, 108).view(9, 12)}),
+        ("softmax", {"code_multiplier": torch.linspace(0, 2, 108).view(9, 12)}),
+    ],
+)
+def test_biases_and_dropout_of_any_softmax_reach_a_kernel(name, options):
+    case = Case(8, 32, 9, 12, dtype=torch.float32)
+    (q, k, v, _), _, upstream = draw(case)
+
+    def run(backend, dtype):
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in (q, k, v)]
+        output = attention(*leaves, attention=name, backend=backend, **options)
+        return output, *torch.autograd.grad(output, leaves, upstream.to(dtype))
+
+    want = run("reference", torch.float64)
+    for ours, truth in zip(run("fused", torch.float32), want, strict=True):
+        assert relative_error(ours, truth) < 2**-19
 
 
 @pytest.mark.parametrize("queries", [9, 1])  # a single one decodes

@@ -110,11 +110,13 @@ class Member(NamedTuple):
     dtype: torch.dtype
     formula: Formula
     passes: frozenset
+    multiplied: bool = False
 
     def __str__(self):
         formula = self.formula
         names = (formula.normalisation, formula.value, formula.output, str(self.dtype)[6:])
         walk = () if formula.causal else ("one-walk",)
+        walk += ("multiplied",) if self.multiplied else ()
         return "-".join((self.kernel, f"{self.heads}x{self.width}", *names, *walk))
 
 
@@ -138,10 +140,16 @@ MEMBERS = [
         member("large_head", 8, 64, normalisation=name)
         for name in ("rms_head", "none", "softmax", "softmax+rms_head")
     ],
+    member("large_head", 8, 64, passes=range(5), normalisation="rms_head+softmax"),
     member("large_head", 8, 64, output="rms", passes=(0, 1, 2, "output_stage")),
     member("large_head", 8, 64, value="linear"),
     member("large_head_plain", 8, 64, torch.float32),
     member("large_head_plain", 8, 64, torch.float32, value="linear"),
+    *[
+        member("large_head_plain", 8, 64, torch.float32, passes=range(5), normalisation=name)
+        for name in ("softmax", "softmax+rms_head", "rms_head+softmax")
+    ],
+    member("large_head_plain", 8, 64, torch.float32)._replace(multiplied=True),
     member("decode", 8, 64, passes=("decode", "output_stage")),
     member("decode", 8, 64, output="rms", passes=("decode", "output_stage")),
 ]
@@ -149,6 +157,10 @@ WIDE = [
     *[member("large_head", *shape) for shape in ((16, 64), (32, 64), (16, 128), (32, 128))],
     member("large_head", 32, 64, normalisation="softmax"),
     member("large_head", 16, 128, normalisation="softmax+rms_head"),
+    *[
+        member("large_head", *shape, passes=range(5), normalisation="rms_head+softmax")
+        for shape in ((16, 64), (32, 64), (32, 128))
+    ],
     member("large_head", 32, 128, output="rms", passes=(0, 1, 2, "output_stage")),
 ]
 
@@ -175,11 +187,13 @@ def test_every_pass_compiles(member, gpu, compiler, monkeypatch):
         monkeypatch.setattr(module, "load_kernel", load_kernel)
     for module in (small_head, large_head, decode):
         monkeypatch.setattr(module, "DEVICES", ("cuda", "cpu"))
-    kernel, heads, width, dtype, formula, expected = member
+    kernel, heads, width, dtype, formula, expected, multiplied = member
     k = v = torch.zeros(2, 17, heads, width, dtype=dtype)
     q = k[:, :1] if kernel == "decode" else k.clone().requires_grad_()
     for deterministic in (False, True):
-        call = Call(q, k, v, formula=formula, deterministic=deterministic)
+        multiplier = torch.ones(1, 17, 17) if multiplied else None
+        options = {"multiplier": multiplier, "deterministic": deterministic}
+        call = Call(q, k, v, formula=formula, **options)
         assert choose_kernel(call) == (kernel, "")
         output = fused_attention(kernel.removesuffix("_plain"), call)
         if q.requires_grad:

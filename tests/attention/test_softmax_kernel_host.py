@@ -4,6 +4,7 @@ The rows' sums and the rest of the gradients come from PyTorch's flash attention
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ BF16, FP16 = torch.bfloat16, torch.float16
 UNIT = {BF16: 2**-8, FP16: 2**-11}
 # Of q and k: two large parts of their gradients cancel, each rounded by itself.
 UNITS = {"output": 2, "dq": 4, "dk": 4, "dv": 2}
+AFTER, BEFORE = "softmax+rms_head", "rms_head+softmax"
+every_order = pytest.mark.parametrize("order", ["softmax", AFTER, BEFORE])
 RESIDUAL = "hyla_residual_minus_rmshead_plus_softmax"
 
 
@@ -47,17 +50,18 @@ class Case:
     deterministic: bool = False
     dtype: torch.dtype = BF16
     size: float = 1.0  # of q and k
-    normalised: bool = False  # by RMSHead, after the softmax
+    order: str = "softmax"  # and where RMSHead is
+    padding: bool = False
 
     def __str__(self):
-        names = ("causal", "deterministic", "normalised")
+        names = ("causal", "deterministic", "padding")
         flags = [name for name in names if getattr(self, name)]
         shape = f"H{self.H}D{self.D}Tq{self.Tq}Tk{self.Tk}B{self.B}x{self.size}"
-        return "-".join([shape, self.phi, self.output, *flags, str(self.dtype)[6:]])
+        return "-".join([self.order, shape, self.phi, self.output, *flags, str(self.dtype)[6:]])
 
     @property
     def steps(self):
-        return ("softmax", "rms_head") if self.normalised else ("softmax",)
+        return tuple(self.order.split("+"))
 
     @property
     def spec(self):
@@ -66,7 +70,7 @@ class Case:
 
     @property
     def formula(self):
-        member = {"normalisation": "+".join(self.steps), "value": "hidden", "phi": self.phi}
+        member = {"normalisation": self.order, "value": "hidden", "phi": self.phi}
         stage = {"output": self.output, "gain": self.gain}
         return Formula(**member, **stage, scale=SCALE, eps=EPS, causal=self.causal)
 
@@ -86,17 +90,29 @@ CASES = [
     Case(1, 48, 9, 9, causal=True),
     Case(8, 64, 1, 20, causal=True),
     # RMSHead after the softmax; heads that do not exist must not count.
-    Case(8, 64, 17, 17, causal=True, normalised=True),
-    Case(8, 64, 33, 33, B=2, causal=True, normalised=True, deterministic=True),
-    Case(8, 32, 20, 40, normalised=True, output="rms", gain=0.25),
-    Case(3, 24, 17, 5, normalised=True, dtype=FP16),
-    Case(12, 32, 18, 18, normalised=True, causal=True),
-    Case(20, 32, 18, 18, normalised=True, causal=True),
-    Case(4, 64, 17, 17, B=3, normalised=True, causal=True, dtype=FP16, deterministic=True),
+    Case(8, 64, 17, 17, causal=True, order=AFTER),
+    Case(8, 64, 33, 33, B=2, causal=True, order=AFTER, deterministic=True),
+    Case(8, 32, 20, 40, order=AFTER, output="rms", gain=0.25),
+    Case(3, 24, 17, 5, order=AFTER, dtype=FP16),
+    Case(12, 32, 18, 18, order=AFTER, causal=True),
+    Case(20, 32, 18, 18, order=AFTER, causal=True),
+    Case(4, 64, 17, 17, B=3, order=AFTER, causal=True, dtype=FP16, deterministic=True),
     # And where a cluster of blocks shares the heads.
-    Case(32, 64, 33, 33, normalised=True, causal=True),
-    Case(12, 128, 9, 18, normalised=True, deterministic=True, output="rms"),
-    Case(20, 128, 18, 18, normalised=True, causal=True, dtype=FP16),
+    Case(32, 64, 33, 33, order=AFTER, causal=True),
+    Case(12, 128, 9, 18, order=AFTER, deterministic=True, output="rms"),
+    Case(20, 128, 18, 18, order=AFTER, causal=True, dtype=FP16),
+    # RMSHead before the softmax, whose rows passes of their own sum: any masks of keys and lengths.
+    Case(8, 64, 17, 17, causal=True, order=BEFORE),
+    Case(8, 64, 70, 70, B=2, causal=True, order=BEFORE, deterministic=True, phi="relu"),
+    Case(8, 32, 20, 40, B=2, causal=True, order=BEFORE, padding=True, output="rms", gain=0.25),
+    Case(3, 24, 17, 5, order=BEFORE, dtype=FP16, gain=1.7),
+    Case(12, 32, 18, 18, order=BEFORE, causal=True, deterministic=True),
+    Case(20, 32, 18, 33, order=BEFORE, padding=True),
+    Case(4, 64, 17, 17, B=3, order=BEFORE, causal=True, dtype=FP16, deterministic=True),
+    Case(8, 64, 1, 20, causal=True, order=BEFORE),
+    Case(32, 64, 33, 33, order=BEFORE, causal=True),
+    Case(12, 128, 9, 18, order=BEFORE, deterministic=True, padding=True, output="rms"),
+    Case(20, 128, 18, 18, order=BEFORE, causal=True, dtype=FP16),
 ]
 
 
@@ -112,28 +128,39 @@ def draw(case):
     return (q, k, normal(case.Tk, 1)), normal(case.Tq, 1)
 
 
+def keys_of(case):
+    if not case.padding:
+        return None
+    return torch.rand(case.B, case.Tk, generator=torch.Generator().manual_seed(1)) > 0.3
+
+
 def exact(case, q, k, v):
     options = {"causal": case.causal, "scale": SCALE, "eps": EPS, "backend": "reference"}
+    if case.padding:
+        options["mask"] = keys_of(case)[:, None, None]
     return attention(q, k, v, attention=case.spec, **options)
 
 
 def einsums(case, q, k, v):
     """Compute in the dtype of q throughout: what one would write without a kernel."""
     scores = torch.einsum("bqhd,bkhd->bhqk", q * SCALE, k)
-    if case.causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(case.Tk - case.Tq)
-        scores = scores.masked_fill(~seen, -torch.inf)
-    code = torch.softmax(scores, -1)
-    if case.normalised:
-        mean = code.float().square().mean(1, keepdim=True)
-        code = code * (mean + EPS).rsqrt().to(code.dtype)
+    code = scores
+    for step in case.steps:
+        if step == "rms_head":
+            mean = code.float().square().mean(1, keepdim=True)
+            code = code * (mean + EPS).rsqrt().to(code.dtype)
+        elif case.causal:
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(case.Tk - case.Tq)
+            code = torch.softmax(code.masked_fill(~seen, -torch.inf), -1)
     hidden = PHIS[case.phi](torch.einsum("bhqk,bkhd->bqkd", code, v))
     return torch.einsum("bhqk,bqkd->bqhd", code, hidden)
 
 
 def fused(case, q, k, v):
     options = {"formula": case.formula, "deterministic": case.deterministic}
-    return fused_attention("large_head", Call(q, k, v, **options))
+    call = Call(q, k, v, padding=keys_of(case), **options)
+    assert not large_head.needs_plain_arithmetic(call)
+    return fused_attention("large_head", call)
 
 
 def with_gradients(function, case, inputs, upstream, dtype):
@@ -163,9 +190,9 @@ def test_output_and_gradients(case):
     # Scores with a deviation of 14: a few keys take all.
     [("relu", BF16, 1), ("silu", BF16, 1), ("relu", FP16, 1), ("silu", BF16, 3), ("silu", FP16, 3)],
 )
-@pytest.mark.parametrize("normalised", [False, True])
-def test_as_good_as_einsums_of_the_same_dtype(phi, dtype, size, normalised):
-    case = Case(8, 64, 65, 65, causal=True, phi=phi, dtype=dtype, size=size, normalised=normalised)
+@every_order
+def test_as_good_as_einsums_of_the_same_dtype(phi, dtype, size, order):
+    case = Case(8, 64, 65, 65, causal=True, phi=phi, dtype=dtype, size=size, order=order)
     inputs, upstream = draw(case)
     want = with_gradients(exact, case, inputs, upstream, torch.float64)
     plain = with_gradients(einsums, case, inputs, upstream, dtype)
@@ -175,10 +202,10 @@ def test_as_good_as_einsums_of_the_same_dtype(phi, dtype, size, normalised):
         assert relative_error(got[name], truth) < allowed, name
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-def test_a_score_in_common_changes_nothing(normalised):
+@every_order
+def test_a_score_in_common_changes_nothing(order):
     """A softmax does not see what is added to all keys; the gradients' two parts must cancel."""
-    case = Case(8, 64, 33, 33, causal=True, normalised=normalised)
+    case = Case(8, 64, 33, 33, causal=True, order=order)
     (q, k, v), upstream = draw(case)
     inputs = (q, (k + 2 * k[:, :1]).to(BF16), v)
     want = with_gradients(exact, case, inputs, upstream, torch.float64)
@@ -216,18 +243,20 @@ def test_factors_given_for_each_query():
     assert relative_error(got, want) < 2 * UNIT[BF16]
 
 
-def test_a_fixed_order_gives_the_same_gradients():
-    case = Case(8, 32, 33, 33, causal=True)
+@every_order
+def test_a_fixed_order_gives_the_same_gradients(order):
+    case = Case(8, 32, 33, 33, causal=True, order=order)
     inputs, upstream = draw(case)
     any_order = with_gradients(fused, case, inputs, upstream, BF16)
-    case = Case(8, 32, 33, 33, causal=True, deterministic=True)
+    case = Case(8, 32, 33, 33, causal=True, order=order, deterministic=True)
     fixed = with_gradients(fused, case, inputs, upstream, BF16)
     for name, x in any_order.items():
         assert relative_error(fixed[name], x.double()) < UNITS[name] * UNIT[BF16]
 
 
-def test_a_scale_of_zero_has_no_gradient():
-    case = Case(8, 32, 9, 9)
+@every_order
+def test_a_scale_of_zero_has_no_gradient(order):
+    case = Case(8, 32, 9, 9, order=order)
     inputs, upstream = draw(case)
     leaves = [x.requires_grad_() for x in inputs]
     formula = Formula(**{**vars(case.formula), "scale": 0.0})
@@ -237,9 +266,10 @@ def test_a_scale_of_zero_has_no_gradient():
     assert dv.isfinite().all()
 
 
-def test_no_batch_and_no_keys():
+@every_order
+def test_no_batch_and_no_keys(order):
     for batch, keys in ((0, 5), (2, 0)):
-        case = Case(8, 32, 5, keys, B=batch)
+        case = Case(8, 32, 5, keys, B=batch, order=order)
         inputs, upstream = draw(case)
         got = with_gradients(fused, case, inputs, upstream, BF16)
         assert all((got[name] == 0).all() for name in ("output", "dq"))
@@ -254,8 +284,9 @@ def test_strided_inputs():
     torch.testing.assert_close(got, want)
 
 
-def test_vmap_of_gradients():
-    case = Case(4, 32, 9, 9, B=2, causal=True)
+@pytest.mark.parametrize("order", ["softmax", BEFORE])
+def test_vmap_of_gradients(order):
+    case = Case(4, 32, 9, 9, B=2, causal=True, order=order)
     generator = torch.Generator().manual_seed(2)
     models = [torch.randn(3, 2, 9, 4, 32, generator=generator).to(BF16) for _ in "qkv"]
 
@@ -269,8 +300,9 @@ def test_vmap_of_gradients():
         torch.testing.assert_close(mine, alone)
 
 
-def test_compiles_as_one_graph():
-    case = Case(8, 64, 20, 20, causal=True)
+@pytest.mark.parametrize("order", ["softmax", BEFORE])
+def test_compiles_as_one_graph(order):
+    case = Case(8, 64, 20, 20, causal=True, order=order)
     inputs, upstream = draw(case)
     torch.compiler.reset()
     compiled = torch.compile(fused, fullgraph=True, backend="aot_eager")
@@ -289,27 +321,34 @@ def test_the_logarithms_of_the_sums():
     torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-3)
 
 
+def test_a_row_of_one_key_has_no_gradient():
+    case = Case(8, 32, 9, 1, order=BEFORE)
+    inputs, upstream = draw(case)
+    got = with_gradients(fused, case, inputs, upstream, BF16)
+    assert all((got[name] == 0).all() for name in ("dq", "dk"))
+
+
 STARTS = torch.tensor([0, 4], dtype=torch.int32)
 
 
 @pytest.mark.parametrize(
-    ("message", "change"),
+    "change",
     [
-        ("neither bias", {"bias": torch.zeros(1, 8, 4, 4)}),
-        ("nor padding", {"padding": torch.ones(1, 4) > 0}),
-        ("nor packed", {"packing": Packing(STARTS, STARTS, 4, 4)}),
-        ("one query or as many", {"q": torch.zeros(1, 3, 8, 32, dtype=BF16)}),
-        ("tensor cores", dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32))),
-        ("tensor cores", dict.fromkeys("qkv", torch.zeros(1, 4, 40, 64, dtype=BF16))),
-        (
-            "up to 65535",
-            dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32, dtype=BF16).expand(65536, -1, -1, -1)),
-        ),
+        {"bias": torch.zeros(1, 8, 4, 4)},
+        {"padding": torch.ones(1, 4) > 0},
+        {"packing": Packing(STARTS, STARTS, 4, 4)},
+        {"q": torch.zeros(1, 3, 8, 32, dtype=BF16)},  # the last of four, causal
+        dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32)),
+        dict.fromkeys("qkv", torch.zeros(1, 4, 40, 64, dtype=BF16)),
+        dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32, dtype=BF16).expand(65536, -1, -1, -1)),
     ],
 )
-def test_says_why_it_cannot_run(message, change):
-    masks = {"bias": None, "padding": None, "multiplier": None, "packing": None}
-    given = dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32, dtype=BF16)) | masks | change
-    kernel, reason = choose_kernel(Call(**given, formula=Case(8, 32, 4, 4, causal=True).formula))
-    assert kernel is None
-    assert message in reason
+def test_what_flash_attention_does_not_know_is_summed_in_plain_arithmetic(change):
+    given: dict[str, Any] = dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32, dtype=BF16))
+    formula = Case(8, 32, 4, 4, causal=True).formula
+    assert choose_kernel(Call(**given, formula=formula)) == ("large_head", "")
+    assert choose_kernel(Call(**given | change, formula=formula)) == ("large_head_plain", "")
+    # RMSHead before it bounds the rows: its passes on tensor cores know masks of keys, and no bias.
+    bounded = Call(**given | change, formula=Case(8, 32, 4, 4, causal=True, order=BEFORE).formula)
+    fits = "bias" not in change and bounded.q.dtype == BF16 and bounded.q.shape[2] == 8
+    assert choose_kernel(bounded) == ("large_head" if fits else "large_head_plain", "")

@@ -16,6 +16,7 @@ from hyla.attention import attention, packed_attention
 from hyla.attention.kernels.formula import PHIS
 
 pytestmark = pytest.mark.gpu
+SOFTMAXES = ["softmax", "softmax+rms_head", "rms_head+softmax"]
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 15, 16, 17, 36, 63, 96, 127, 1000])
@@ -53,7 +54,7 @@ def test_too_many_heads_for_tensor_cores(heads, width, dtype):
 
 
 @pytest.mark.parametrize("phi", PHIS)
-@pytest.mark.parametrize("normalisation", ["rms_head", "none"])
+@pytest.mark.parametrize("normalisation", ["rms_head", "none", *SOFTMAXES])
 def test_every_member_with_masks_and_unequal_lengths(normalisation, phi):
     torch.manual_seed(3)
     member = {"normalisation": normalisation, "phi": phi}
@@ -66,11 +67,23 @@ def test_every_member_with_masks_and_unequal_lengths(normalisation, phi):
 
 @pytest.mark.parametrize("biases", [1, 2, 4])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_bias_and_its_gradient(biases, deterministic, monkeypatch):
+@pytest.mark.parametrize("normalisation", ["rms_head", *SOFTMAXES])
+def test_bias_and_its_gradient(normalisation, biases, deterministic, monkeypatch):
     torch.manual_seed(4)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
     q, k, v = (normal(4, 50, 8, 64) for _ in "qkv")
-    check(q, k, v, normal(biases, 8, 50, 50), causal=True, phi="silu")
+    member = {"normalisation": normalisation, "phi": "silu"}
+    check(q, k, v, normal(biases, 8, 50, 50), causal=True, **member)
+
+
+@pytest.mark.parametrize("normalisation", SOFTMAXES)
+@pytest.mark.parametrize("value", ["hidden", "linear"])
+def test_a_softmax_at_every_head_size(normalisation, value):
+    torch.manual_seed(15)
+    member = {"normalisation": normalisation, "value": value, "phi": "silu"}
+    for heads, width in ((3, 32), (8, 64), (12, 80), (32, 64), (64, 32)):
+        check(*(normal(2, 70, heads, width) for _ in "qkv"), causal=True, **member)
+    check(*(normal(2, 70, 40, 64, dtype=torch.bfloat16) for _ in "qkv"), causal=True, **member)
 
 
 def test_padded_tokens_do_not_matter_even_if_they_are_nan():
@@ -87,7 +100,33 @@ def test_padded_tokens_do_not_matter_even_if_they_are_nan():
     assert torch.equal(k.grad[~padding], torch.zeros_like(k.grad[~padding]))
 
 
-@pytest.mark.parametrize("normalisation", ["rms_head", "none"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("hyla.silu", "linear_rmshead", "hyla_plus_softmax.silu", "hyla_plus_softmax_last.silu"),
+        *("softmax", "hyla_residual_minus_rmshead_plus_softmax.silu"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attention_dropout(name, dtype):
+    torch.manual_seed(16)
+    tensors = [normal(2, 70, 8, 64, dtype=dtype) for _ in "qkv"]
+    upstream = torch.randn_like(tensors[0])
+    multiplier = (torch.rand(70, 70, device="cuda") > 0.2) / 0.8
+
+    def run(backend, dtype):
+        leaves = [x.to(dtype).requires_grad_() for x in tensors]
+        options = {"code_multiplier": multiplier, "causal": True, "backend": backend}
+        output = attention(*leaves, attention=name, **options)
+        return output, *torch.autograd.grad(output, leaves, upstream.to(dtype))
+
+    truth = run("reference", torch.float64)
+    allowed = 1e-4 if dtype == torch.float32 else 2e-2
+    for mine, exact in zip(run("fused", dtype), truth, strict=True):
+        assert ((mine - exact).norm() / exact.norm()).item() < allowed
+
+
+@pytest.mark.parametrize("normalisation", ["rms_head", "none", *SOFTMAXES])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_bias_of_minus_infinity_masks_the_pair(normalisation, deterministic):
     torch.manual_seed(13)

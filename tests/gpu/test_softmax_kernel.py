@@ -11,14 +11,13 @@ pytestmark = pytest.mark.gpu
 SOFTMAX = {"normalisation": "softmax", "value": "hidden", "phi": "silu"}
 RESIDUAL = "hyla_residual_minus_rmshead_plus_softmax.silu.rms4"
 HALVES = [torch.bfloat16, torch.float16]
-with_and_without_rms_head = pytest.mark.parametrize(
-    "normalisation", ["softmax", "softmax+rms_head"]
-)
+SOFTMAXES = ["softmax", "softmax+rms_head", "rms_head+softmax"]
+every_order = pytest.mark.parametrize("normalisation", SOFTMAXES)
 
 
 @pytest.mark.parametrize("tokens", [9, 17, 63, 128, 130])
 @pytest.mark.parametrize("causal", [False, True])
-@with_and_without_rms_head
+@every_order
 def test_every_length(tokens, causal, normalisation):
     torch.manual_seed(0)
     tensors = (normal(2, tokens, 8, 64, dtype=torch.bfloat16) for _ in "qkv")
@@ -30,7 +29,7 @@ def test_every_length(tokens, causal, normalisation):
     [(3, 32), (4, 128), (8, 32), (8, 80), (16, 64), (5, 24), (32, 64), (12, 128)],
 )
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@with_and_without_rms_head
+@every_order
 def test_every_head_size(heads, width, dtype, normalisation):
     torch.manual_seed(1)
     tensors = (normal(2, 70, heads, width, dtype=dtype) for _ in "qkv")
@@ -38,18 +37,31 @@ def test_every_head_size(heads, width, dtype, normalisation):
 
 
 @pytest.mark.parametrize("phi", ["relu", "silu"])
-@with_and_without_rms_head
+@every_order
 def test_as_in_a_language_model(phi, normalisation):
     torch.manual_seed(2)
     tensors = (normal(2, 512, 8, 64, dtype=torch.bfloat16) for _ in "qkv")
     check(*tensors, causal=True, **SOFTMAX | {"phi": phi, "normalisation": normalisation})
 
 
-def test_unequal_lengths():
+@every_order
+def test_unequal_lengths(normalisation):
     torch.manual_seed(3)
+    member = SOFTMAX | {"normalisation": normalisation}
     q, k, v = (normal(2, T, 8, 64, dtype=torch.bfloat16) for T in (33, 70, 70))
-    check(q, k, v, **SOFTMAX)
-    check(q[:, :1], k, v, causal=True, **SOFTMAX)
+    check(q, k, v, **member)
+    check(q[:, :1], k, v, causal=True, **member)
+    check(q, k, v, causal=True, **member)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(8, 64), (32, 64)])
+def test_padding_where_rms_head_comes_first(heads, width):
+    torch.manual_seed(9)
+    q, k, v = (normal(3, T, heads, width, dtype=torch.bfloat16) for T in (33, 70, 70))
+    padding = torch.rand(3, 70, device="cuda") > 0.3
+    padding[0] = False
+    for causal in (True, False):
+        check(q, k, v, padding=padding, causal=causal, **SOFTMAX | {"normalisation": SOFTMAXES[2]})
 
 
 def test_strided_inputs():
@@ -70,11 +82,12 @@ def test_the_logarithms_of_the_sums():
     torch.testing.assert_close(got.double(), want, rtol=0, atol=1e-3)
 
 
-def test_deterministic_runs_are_identical():
+@pytest.mark.parametrize("normalisation", ["softmax", "rms_head+softmax"])
+def test_deterministic_runs_are_identical(normalisation):
     torch.manual_seed(6)
     tensors = tuple(normal(4, 300, 8, 64, dtype=torch.bfloat16) for _ in "qkv")
     upstream = torch.randn_like(tensors[0])
-    options = {"causal": True, **SOFTMAX}
+    options = {"causal": True, **SOFTMAX, "normalisation": normalisation}
     first, second, atomic = (
         with_gradients(
             *(fused, tensors, None, upstream, torch.bfloat16), deterministic=fixed, **options

@@ -30,7 +30,6 @@ static Pair pack_positive(float x, float y) { return pack(x < 0.f ? 0.f : x, y <
 static float first_of(Pair x) { return half_value(static_cast<Half>(x)); }
 static float second_of(Pair x) { return half_value(static_cast<Half>(x >> 16)); }
 
-static float power_of_two(float x) { return exp2f(x); }
 static float fast_inverse_root(float x) { return rsqrtf(x); }
 static Pair positive_halves(Pair x) {
     return (first_of(x) <= 0.f ? 0u : 0xffffu) | (second_of(x) <= 0.f ? 0u : 0xffff0000u);

@@ -142,12 +142,13 @@ def _path_of_member(
         return "the deep value network has no kernel"
     if code_multiplier is not None and not _is_shared_by_heads(code_multiplier):
         return "attention dropout (a code multiplier) that differs between heads has no kernel"
+    why_not_pytorch = None
     other = _WITHOUT_A_KERNEL.get((normalisation, spec.value))
     if other is not None and packing is None and paging is None:
         name, why_unsupported, attend = other
         reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
         if code_multiplier is not None:
-            reason = "attention dropout is fused for heads up to 16"
+            reason = "attention dropout is for kernels of our own"
         if reason is None:
 
             def attend_and_finish() -> Tensor:
@@ -156,9 +157,12 @@ def _path_of_member(
 
             return Path(name, attend_and_finish)
         if normalisation == "softmax" and q.shape[-1] >= linear.MIN_WIDTH:
-            return reason  # what else it is, a kernel of ours may know
+            why_not_pytorch = reason  # which says more than why a kernel of ours is none either
     if mask is not None and not _is_padding(mask):
-        return f"of masks only key padding [B, 1, 1, Tk] and causal, not {tuple(mask.shape)}"
+        return (
+            why_not_pytorch
+            or f"of masks only key padding [B, 1, 1, Tk] and causal, not {tuple(mask.shape)}"
+        )
 
     # Here and not above: the reference path must import without ctypes, CUDA or a compiler.
     from hyla.attention.kernels.call import Call
@@ -196,7 +200,9 @@ def _path_of_member(
         row_factor=gain.expand(-1, q.shape[1]) if by_row else None,
     )
     kernel, reason = choose_kernel(call, if_faster=if_faster)
-    return reason if kernel is None else Path(kernel, partial(_attend, kernel, call, bias))
+    if kernel is None:
+        return why_not_pytorch or reason
+    return Path(kernel, partial(_attend, kernel, call, bias))
 
 
 def _bias_of_call(bias: Tensor | DistanceBias, q: Tensor, k: Tensor) -> Tensor:

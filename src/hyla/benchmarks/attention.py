@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hyla.attention import attention
-from hyla.attention.kernels import large_head
+from hyla.attention import attention, explain
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import PRESETS
 from hyla.benchmarks.clock import microseconds, peak_mebibytes, time_both
@@ -132,8 +131,8 @@ def _train_rows(shape: Shape) -> Iterator[dict[str, Any]]:
         einsums = time_both(torch.compile(_einsums, dynamic=False), leaves)
     reference = time_both(_reference, leaves) if shape.T <= LONGEST_EINSUM else None
     # The backward may have no room on tensor cores where the forward has.
-    plain = [
-        large_head.needs_plain_arithmetic(q, k, v, None)
+    paths = [
+        explain(q, k, v, causal=True, backend="fused").path
         for q, k, v in ([leaf.detach() for leaf in leaves], leaves)
     ]
     products = (FORWARD_PRODUCTS, FORWARD_PRODUCTS + BACKWARD_PRODUCTS)
@@ -141,7 +140,7 @@ def _train_rows(shape: Shape) -> Iterator[dict[str, Any]]:
         best = min(times[i] for times in softmax)
         yield {
             **asdict(shape),
-            "kernel": "large_head_plain" if plain[i] else "large_head",
+            "kernel": paths[i],
             "pass": name,
             "hyla_ms": ours[i] / 1e3,
             "softmax_ms": best / 1e3,

@@ -126,7 +126,8 @@ def _outputs_and_gradients(
     case: Case, tensors: list[Tensor], bias: Tensor | None, *, backend: str
 ) -> dict[str, Tensor]:
     q, k, v = tensors
-    out = attention(q, k, v, bias=bias, causal=case.causal, backend=backend)
+    options = {"attention": case.attention, "bias": bias, "causal": case.causal}
+    out = attention(q, k, v, backend=backend, **options)
     if not case.gradients:
         return {"output": out}
     upstream = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out).to(out.dtype)

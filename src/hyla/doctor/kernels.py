@@ -11,11 +11,12 @@ from hyla.attention.kernels import nvrtc
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
+from hyla.attention.spec import resolve_spec
 
 
 @dataclass(frozen=True)
 class Case:
-    """HYLA at a shape that one of the kernels is made for."""
+    """A member of the family at a shape that one of the kernels is made for."""
 
     name: str
     heads: int
@@ -27,6 +28,7 @@ class Case:
     causal: bool = False
     bias: bool = False
     gradients: bool = True
+    attention: str = "hyla"
 
     def operands(self, device: torch.device) -> tuple[list[Tensor], Tensor | None]:
         """Draw q, k, v and the bias, the same on every device."""
@@ -48,11 +50,14 @@ class Case:
 # Odd lengths: edges are where a kernel goes wrong first.
 _SHORT, _LONG = (37, 37), (131, 131)
 _FLOAT32, _BFLOAT16 = torch.float32, torch.bfloat16
+_LAST = "hyla_plus_softmax_last"  # its rows are summed by passes of their own
 CASES = (
     Case("SRAVEN: 16 heads of 4, float32", 16, 4, *_SHORT, _FLOAT32, bias=True),
     Case("fuzzy logic: 8 heads of 2, float32", 8, 2, *_SHORT, _FLOAT32, bias=True),
     Case("language: 8 heads of 64, bfloat16", 8, 64, *_LONG, _BFLOAT16, causal=True),
     Case("language: 8 heads of 64, float32", 8, 64, *_LONG, _FLOAT32, causal=True),
+    Case("8 heads of 64, softmax of RMSHead, bfloat16", 8, 64, *_LONG, _BFLOAT16, attention=_LAST),
+    Case("8 heads of 64, softmax of RMSHead, float32", 8, 64, *_LONG, _FLOAT32, attention=_LAST),
     Case("decoding: 8 heads of 64, bfloat16", 8, 64, 1, 131, _BFLOAT16, gradients=False),
 )
 
@@ -79,10 +84,11 @@ def find_kernel(case: Case, device: torch.device) -> tuple[str | None, str]:
     if unavailable is not None:
         return None, unavailable
     (q, k, v), bias = case.operands(device)
+    spec = resolve_spec(case.attention)
     formula = Formula(
-        normalisation="rms_head",
-        value="hidden",
-        phi="relu",
+        normalisation="+".join(map(str, spec.normalisation_steps)),
+        value=spec.value,
+        phi=str(spec.phi),
         scale=1 / math.sqrt(case.size),
         eps=1e-6,
         causal=case.causal,

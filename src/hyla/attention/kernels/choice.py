@@ -37,9 +37,12 @@ def choose_kernel(call: Call, *, if_faster: bool = False) -> tuple[str | None, s
     name, reason = _first_that_fits(call)
     if reason is not None and not reason.startswith(ELSEWHERE):
         return None, reason
-    operands = (call.q, call.k, call.v, call.bias)
-    if name == "large_head" and large_head.needs_plain_arithmetic(*operands, call.formula.value):
-        name = "large_head_plain"
+    if name == "large_head":
+        untimed = large_head.why_untimed(call) if if_faster else None
+        if untimed is not None:
+            return None, f"{untimed} (backend='fused' takes it)"
+        if large_head.needs_plain_arithmetic(call):
+            name = "large_head_plain"
     # Also of a call that is elsewhere, so that a kernel is promised only where it would be taken.
     slow = why_not_worth_it(name, call.q, call.k) if if_faster else None
     reason = slow or reason

@@ -1,7 +1,9 @@
 """Head-mixing attention for large heads: the host side of `large_head*.cu`.
 
 There are two sources, one for tensor cores and one in plain float32 arithmetic; each pass takes
-the first of their plans that the dtype, the device and its shared memory allow.
+the first of their plans that the dtype, the device and its shared memory allow. What a softmax
+needs of whole rows comes from PyTorch's flash attention where that knows it, else from passes of
+our own.
 
 With a `Packing`, q, k and v are [1, tokens, H, D]. `forward` and `backward` neither check nor
 differentiate: `why_unsupported` says what they can take, `ops` registers them with torch.
@@ -44,8 +46,10 @@ MAX_WIDTH = 128
 
 Plan = TensorCorePlan | PlainPlan
 
-_SOFTMAXES = ("softmax", "softmax+rms_head")
-_PASSES = {"forward": 0, "query": 1, "key": 2}
+_RMS_FIRST = "rms_head+softmax"
+_SOFTMAXES = ("softmax", "softmax+rms_head", _RMS_FIRST)
+_PASSES = {"forward": 0, "query": 1, "key": 2, "sums": 3, "delta": 4}
+_BACKWARD = ("query", "key")
 _BIAS_GRADIENT_NONE, _BIAS_GRADIENT_STORE, _BIAS_GRADIENT_ATOMIC = range(3)
 
 
@@ -54,10 +58,6 @@ def why_unsupported(call: Call) -> str | None:
     reason = call.formula.why_unsupported(VALUES, (*NORMALISATIONS, *_SOFTMAXES))
     if reason is not None:
         return reason
-    if call.formula.has_softmax and call.formula.value != "hidden":
-        return "of softmaxes it takes that of the hidden value network"
-    if call.multiplier is not None:
-        return "a code multiplier (attention dropout) is for heads up to 16"
     heads, width = call.q.shape[2:]
     if heads > MAX_HEADS or width > MAX_WIDTH:
         return (
@@ -67,34 +67,74 @@ def why_unsupported(call: Call) -> str | None:
     masked = call.bias is not None or call.padding is not None
     if call.packing is not None and masked:
         return "packed sequences take neither bias nor padding"
-    operands = (call.q, call.k, call.v, call.bias)
+    if call.packing is not None and call.multiplier is not None:
+        return "packed sequences take no code multiplier (attention dropout)"
     reason = why_unreadable(call, DEVICES)
     if reason is not None and not reason.startswith(ELSEWHERE):
         return reason
-    value = call.formula.value
-    too_large = _why_too_large(*_problem(*operands, value))
-    if too_large is not None or not call.formula.has_softmax:
-        return too_large or reason
-    if needs_plain_arithmetic(*operands, value):
-        return "a softmax is for tensor cores: bfloat16 or float16, up to 32 heads that fit there"
-    masked, causal = masked or call.packing is not None, call.formula.causal
-    return softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) or reason
+    return _why_too_large(*_problem(call.q), _passes(call), _products(call)) or reason
 
 
-def needs_plain_arithmetic(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, value: str = "hidden"
-) -> bool:
+def needs_plain_arithmetic(call: Call) -> bool:
     """Say whether some pass of a call that is supported cannot take tensor cores."""
-    return _takes_plain(*_problem(q, k, v, bias, value))
+    return _takes_plain(*_problem(call.q), _passes(call), _products(call))
 
 
-def _problem(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, value: str
-) -> tuple[tuple[str, ...], int, int, torch.dtype, str, int | None, str]:
-    """Name the passes that will run, and what their plans depend on, all constants."""
-    passes = ("forward", "query", "key") if needs_gradient(q, k, v, bias) else ("forward",)
+def why_untimed(call: Call) -> str | None:
+    """Say what of a call that is supported was timed on no GPU yet, or return None."""
+    if call.multiplier is not None:
+        return "attention dropout at large heads was not timed yet"
+    if _sums_rows(call):
+        return "a softmax of this kind was not timed yet"
+    return None
+
+
+def _sums_rows(call: Call) -> bool:
+    """Say whether passes of our own make what a softmax needs of whole rows."""
+    return call.formula.has_softmax and not _rows_by_flash(call)
+
+
+def _rows_by_flash(call: Call) -> bool:
+    """Say whether flash attention makes them: of raw scores, without masks, beside tensor cores."""
+    masked = call.bias is not None or call.padding is not None or call.packing is not None
+    causal = call.formula.causal
+    return (
+        call.formula.value == "hidden"
+        and call.multiplier is None
+        and call.formula.normalisation != _RMS_FIRST
+        and softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) is None
+        and not _takes_plain(*_problem(call.q), ("forward", *_BACKWARD), "hidden")
+    )
+
+
+def _products(call: Call) -> str | None:
+    """Name the value network whose passes on tensor cores a call can take, if they fit.
+
+    The passes of a softmax read each other's rows: all take tensor cores, or none does.
+    """
+    formula = call.formula
+    if call.multiplier is not None:
+        return None
+    if not _sums_rows(call):
+        return formula.value
+    known = (formula.normalisation, formula.value) == (_RMS_FIRST, "hidden") and call.bias is None
+    passes = ("sums", "forward", "delta", *_BACKWARD)
+    return "hidden" if known and not _takes_plain(*_problem(call.q), passes, "hidden") else None
+
+
+def _passes(call: Call) -> tuple[str, ...]:
+    """Name the passes that will run."""
+    own = _sums_rows(call)
+    passes = ("sums", "forward") if own else ("forward",)
+    if not needs_gradient(call.q, call.k, call.v, call.bias):
+        return passes
+    return (*passes, "delta", *_BACKWARD) if own else (*passes, *_BACKWARD)
+
+
+def _problem(q: Tensor) -> tuple[int, int, torch.dtype, str, int | None]:
+    """Return what the plans of all passes depend on, all constants."""
     heads, width = _settled(q.shape[2], MAX_HEADS), _settled(q.shape[3], MAX_WIDTH)
-    return passes, heads, width, q.dtype, q.device.type, q.device.index, value
+    return heads, width, q.dtype, q.device.type, q.device.index
 
 
 def _settled(size: int, largest: int) -> int:
@@ -107,36 +147,36 @@ def _settled(size: int, largest: int) -> int:
 
 @torch.compiler.assume_constant_result
 def _why_too_large(
-    passes: tuple[str, ...],
     heads: int,
     width: int,
     dtype: torch.dtype,
     kind: str,
     index: int | None,
-    value: str,
+    passes: tuple[str, ...],
+    products: str | None,
 ) -> str | None:
     device = torch.device(kind if index is None else f"{kind}:{index}")
     if capability(device) < CAPABILITY:
         return "it needs compute capability 8.0 (Ampere) or newer"
     for name in passes:
-        if _first_plan(name, heads, width, dtype, device, value) is None:
+        if _first_plan(name, heads, width, dtype, device, products) is None:
             return f"H = {heads} heads of D = {width} do not fit on a multiprocessor"
     return None
 
 
 @torch.compiler.assume_constant_result
 def _takes_plain(
-    passes: tuple[str, ...],
     heads: int,
     width: int,
     dtype: torch.dtype,
     kind: str,
     index: int | None,
-    value: str,
+    passes: tuple[str, ...],
+    products: str | None,
 ) -> bool:
     device = torch.device(kind if index is None else f"{kind}:{index}")
-    plans = (_first_plan(name, heads, width, dtype, device, value) for name in passes)
-    return any(isinstance(plan, PlainPlan) for plan in plans)
+    plans = (_first_plan(name, heads, width, dtype, device, products) for name in passes)
+    return any(plan is None or isinstance(plan, PlainPlan) for plan in plans)
 
 
 # ------------------------------------------------------------------ the two directions
@@ -151,16 +191,20 @@ def forward(
 ) -> Tensor:
     """Return the output, shaped like q."""
     width, stage = call.q.shape[-1], describe(call, total_factor)
-    plan = plan or choose_plan("forward", call.q, call.formula.value)
+    own_sums, products = _sums_rows(call), _products(call)
+    plan = plan or choose_plan("forward", call.q, products)
     call = _prepared(call, plan)
     output = fresh(call.q)
     arguments = _arguments(call)
     arguments.first, arguments.output = output.data_ptr(), stage
     if log_sum is not None:
+        arguments.log_sum = log_sum.data_ptr()
+    if own_sums:
+        _launch("sums", choose_plan("sums", call.q, products), call, arguments)
+    elif log_sum is not None:
         scale, causal = call.formula.scale, call.formula.causal
         keys = for_every_head(call.k, call.q.shape[2])
         log_sum.copy_(softmax_rows.log_sums(call.q, keys, causal=causal, scale=scale))
-        arguments.log_sum = log_sum.data_ptr()
     _launch("forward", plan, call, arguments)
     return _trimmed(output, width)
 
@@ -173,8 +217,9 @@ def backward(
     Unless in a fixed order, the gradient of q is added up atomically, which saves a second pass.
     Of keys that query heads share, the pass makes a gradient for each; these are summed here.
     """
-    width, value = call.q.shape[-1], call.formula.value
-    key_plan, query_plan = (choose_plan(name, call.q, value) for name in ("key", "query"))
+    width = call.q.shape[-1]
+    own_sums, products = _sums_rows(call), _products(call)
+    key_plan, query_plan = (choose_plan(name, call.q, products) for name in ("key", "query"))
     upstream = _loadable(upstream, key_plan, query_plan)
     call = _prepared(call, key_plan, query_plan)
     q, bias = call.q, call.bias
@@ -190,6 +235,8 @@ def backward(
         log_sum = log_sum.contiguous()  # vmap may have folded it
         row_sums = torch.zeros(log_sum.shape, dtype=torch.float32, device=q.device)
         arguments.log_sum, arguments.row_sums = log_sum.data_ptr(), row_sums.data_ptr()
+    if own_sums:  # and then all of the gradient
+        _launch("delta", choose_plan("delta", q, products), call, arguments)
     own = (*call.k.shape[:2], *q.shape[2:])  # of every query head
     dk, dv = (torch.empty(own, dtype=q.dtype, device=q.device) for _ in "kv")
     arguments.first, arguments.second = dk.data_ptr(), dv.data_ptr()
@@ -202,7 +249,7 @@ def backward(
         dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         arguments.query_gradient = dq.data_ptr()
         _launch("key", key_plan, call, arguments, mode=mode, adds=True)
-    if log_sum is not None and row_sums is not None:
+    if log_sum is not None and row_sums is not None and not own_sums:
         rest = softmax_rows.rest_of_gradients(
             *(q, for_every_head(call.k, q.shape[2]), log_sum, row_sums),
             causal=call.formula.causal,
@@ -231,10 +278,13 @@ def _bias_gradient_slabs(bias: Tensor, batch: int, deterministic: bool) -> tuple
 # ------------------------------------------------------------------ layout on the machine
 
 
-def choose_plan(pass_name: str, q: Tensor, value: str = "hidden") -> Plan:
-    """Choose the plan of a pass for heads shaped as in q [B, T, H, D] and a value network."""
+def choose_plan(pass_name: str, q: Tensor, products: str | None = "hidden") -> Plan:
+    """Choose the plan of a pass for heads shaped as in q [B, T, H, D].
+
+    `products` is the value network whose passes on tensor cores may be taken, if there are any.
+    """
     heads, width = q.shape[2:]
-    plan = _first_plan(pass_name, heads, width, q.dtype, q.device, value)
+    plan = _first_plan(pass_name, heads, width, q.dtype, q.device, products)
     if plan is None:
         raise ValueError(f"no plan of the {pass_name} pass fits H = {heads}, D = {width}")
     return plan
@@ -242,11 +292,16 @@ def choose_plan(pass_name: str, q: Tensor, value: str = "hidden") -> Plan:
 
 @functools.cache
 def _first_plan(
-    pass_name: str, heads: int, width: int, dtype: torch.dtype, device: torch.device, value: str
+    pass_name: str,
+    heads: int,
+    width: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    products: str | None,
 ) -> Plan | None:
     candidates = plain.plans(pass_name, heads, width)
-    if dtype in tensor_core.DTYPES:
-        tiled = linear if value == "linear" else tensor_core
+    if dtype in tensor_core.DTYPES and products is not None:
+        tiled = linear if products == "linear" else tensor_core
         candidates = (*tiled.plans(pass_name, heads, width), *candidates)
     if capability(device) < tensor_core.CLUSTERS:
         candidates = tuple(plan for plan in candidates if plan.split == 1)
@@ -263,7 +318,10 @@ def capability(device: torch.device) -> tuple[int, int]:
 
 
 def _prepared(call: Call, *plans: Plan) -> Call:
-    return call.with_operands(*(_loadable(x, *plans) for x in (call.q, call.k, call.v)))
+    call = call.with_operands(*(_loadable(x, *plans) for x in (call.q, call.k, call.v)))
+    if call.multiplier is None:
+        return call
+    return dataclasses.replace(call, multiplier=call.multiplier.to(torch.float32).contiguous())
 
 
 def _loadable(x: Tensor, *plans: Plan) -> Tensor:
@@ -297,7 +355,8 @@ class Arguments(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("eps", ctypes.c_float),
         ("output", Output),
-        *((name, ctypes.c_void_p) for name in ("log_sum", "row_sums")),
+        *((name, ctypes.c_void_p) for name in ("log_sum", "row_sums", "multiplier")),
+        ("batch_per_multiplier", ctypes.c_int),
     )
 
 
@@ -308,6 +367,9 @@ def _arguments(call: Call) -> Arguments:
         axes = ("batch", "head", "query", "key")
         for axis, stride in zip(axes, call.bias.stride(), strict=True):
             setattr(arguments, f"bias_{axis}", stride)
+    if call.multiplier is not None:
+        arguments.multiplier = call.multiplier.data_ptr()
+        arguments.batch_per_multiplier = call.sharing(call.multiplier)
     packing = call.packing
     if packing is not None:
         arguments.query_starts = packing.query_starts.data_ptr()
@@ -338,6 +400,7 @@ def _launch(
     definitions = {
         **macros(call),
         "PASS": _PASSES[pass_name],
+        "MULTIPLIED": int(call.multiplier is not None),
         "HIDDEN": int(call.formula.value == "hidden"),
         **{name.upper(): value for name, value in dataclasses.asdict(plan).items()},
         "ADDS_QUERY_GRADIENT": int(adds),

@@ -37,7 +37,7 @@ NORMALISATIONS = ("none", "rms_head", "softmax", "softmax+rms_head", "rms_head+s
 
 _PASSES = {"forward": 0, "query": 1, "key": 2, "backward": 3}  # a source each, after these:
 _SHARED_SOURCES = (
-    *("phi.cuh", "output.cuh"),
+    *("phi.cuh", "softmax.cuh", "output.cuh"),
     *("small_head.cuh", "small_head_pairs.cuh", "small_head_rms_first.cuh"),
     *("small_head_walk.cuh", "small_head_keys.cuh"),
 )

@@ -2,7 +2,8 @@
 //
 //     s[h] = scale · Q[q,h]·K[k,h] + bias[h,q,k]      contracts d, one product per head
 //     a[h] = s[h] · rsqrt(mean_h s² + eps)            (s itself without normalisation; with a
-//                                                      softmax exp(s[h] - log_sum[q,h]) for s)
+//                                                      softmax exp(s[h] - log_sum[q,h]) for s;
+//                                                      with RMSHead before it that of s · rsqrt(…))
 //     p    = Σ_h a[h] V[k,h],  z = φ(p)               contracts h, one product per KEY
 //     O[q,h] += Σ_k a[h] z                            contracts k, one product per QUERY
 //
@@ -28,9 +29,9 @@
 // Set by the compiler's command line: KIND, HEADS, WIDTH (16, 32, 64 or 128), QUERIES and KEYS
 // (the tile), SHARED_BY (heads of q for each of k and v), WARPS, BLOCKS (that must fit on a
 // multiprocessor), SPLIT (blocks of a cluster), NORMALISED (RMSHead, after a softmax if there is
-// one), SOFTMAX, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, OUTPUT (output.cuh; the
-// backward knows of a gain alone), and for the backward PASS, STAGES, ADDS_QUERY_GRADIENT and
-// BIAS_GRADIENT.
+// one), SOFTMAX, RMS_FIRST (RMSHead, before the softmax), PHI, BIASED (0 none, 1 float32, 2 the dtype
+// of q), PADDED, OUTPUT (output.cuh; the backward knows of a gain alone), and for the backward PASS,
+// STAGES, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;
@@ -249,10 +250,12 @@ DEVICE float remaining_scale(const Arguments &a) { return SCALED ? 1.f : a.scale
 DEVICE float scale_of_code(const Arguments &a) { return SOFTMAX ? 1.f : remaining_scale(a); }
 
 // What RMSHead divides by, inverted, given the sum of squares; where they overflowed no number.
+constexpr bool HAS_RMS = NORMALISED || RMS_FIRST;
+
 DEVICE float inverse_root(const Arguments &a, float squares) {
-    const float scale = scale_of_code(a);
+    const float scale = RMS_FIRST ? remaining_scale(a) : scale_of_code(a);
     const float x = squares * (scale * scale * (1.f / HEADS)) + a.eps;
-    return NORMALISED ? fast_inverse_root(x) + 0.f * x : 1.f;
+    return HAS_RMS ? fast_inverse_root(x) + 0.f * x : 1.f;
 }
 
 // Whether none of 16 keys × `queries` is masked, so that nobody need ask pair by pair.
@@ -262,7 +265,6 @@ DEVICE bool all_visible(const Sequence &s, int first_query, int queries, int fir
 }
 
 // The code of a softmax, in powers of two: its exponent is score · `exponent_scale` + `exponent`.
-constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float NO_CODE = -1e30f;  // an exponent: 2 to its power is 0
 
 DEVICE float exponent_scale(const Arguments &a) { return remaining_scale(a) * LOG2_E; }
@@ -273,8 +275,9 @@ DEVICE const float *log_sums_of(const Arguments &a, const Sequence &s, int query
     return a.log_sum + (start + smaller(query, s.queries - 1)) * HEADS;
 }
 
-DEVICE float softmax_code(float score, float scale, float exponent, bool seen) {
-    return power_of_two(score * scale + (seen ? exponent : NO_CODE));
+// `r` is that of RMSHead before the softmax, or 1; 0 where the pair is masked.
+DEVICE float softmax_code(const Arguments &a, float score, float r, float exponent) {
+    return power_of_two(score * (exponent_scale(a) * r) + (r != 0.f ? exponent : NO_CODE));
 }
 
 // ---------------------------------------------------------------- products over heads and keys

@@ -15,6 +15,10 @@
 // makes the rest of them. A row sum is one more entry of dQ, with a key that is 1 there, so that it
 // adds up the very ds, rounded, which dQ does.
 //
+// RMSHead before the softmax leaves n = r s, whose gradient is dn = a (da − δ), and
+// ds = r (dn − n · mean_h(dn n)). A pass of its own, much like the query pass, first makes
+// δ = Σ_k a da / Σ_k a. n lies where ds will be written in its place.
+//
 // A block owns KEYS keys (key pass) or QUERIES queries (query pass) and walks over the others, tile
 // by tile, with STAGES = 2 the next one on its way. Step by step, with a barrier after each:
 //
@@ -30,6 +34,10 @@
 
 #define PASS_QUERY 1
 #define PASS_KEY 2
+#define PASS_DELTA 4
+
+// Whether row sums for flash attention's part of the gradient are made.
+constexpr bool FOR_FLASH = SOFTMAX && !RMS_FIRST;
 
 constexpr bool KEY_PASS = PASS == PASS_KEY;
 constexpr int QUERY_STAGES = KEY_PASS ? STAGES : 1, KEY_STAGES = KEY_PASS ? 1 : STAGES;
@@ -43,7 +51,7 @@ constexpr int BLOCK_HEADS = SPLIT == 1 ? HEADS : OWN_HEADS;
 constexpr int HEADS_PER_WARP = (BLOCK_HEADS + WARPS - 1) / WARPS;
 static_assert(EIGHTS <= 2 && KEYS % ROUND == 0 && ROUND % 16 == 0, "rounds");
 static_assert(SPLIT == 1 || (EIGHTS == 2 && ROUNDS == 1 && STAGES == 1), "tiles of a cluster");
-static_assert(!SOFTMAX || BIAS_GRADIENT == BIAS_GRADIENT_NONE, "its ds is not all of the gradient");
+static_assert(!SOFTMAX || BIASED == 0, "a bias is for plain arithmetic");
 
 constexpr int PAIR_PITCH = ALL_HEADS + 4;  // floats: [query][key][head]
 constexpr int PAIR_ROW = ROUND * PAIR_PITCH + 8;
@@ -87,7 +95,7 @@ struct Memory {
     Message received[SPLIT - 1];
 #endif
     Half code[GROUPS * QUERIES * KEYS * 8];
-    Half ds[OWN_HEADS * SCORE_HEAD];
+    Half ds[OWN_HEADS * SCORE_HEAD];  // RMS_FIRST: n before
     float inverse[QUERIES * KEYS];  // r, and 0 for a masked pair
 };
 
@@ -409,18 +417,63 @@ DEVICE float code_gradient(float (&code)[GROUPS][2], float (&da)[GROUPS][2], con
     return sum;
 }
 
-// ds of the block's own heads of a key; da and the sum are whole.
+// Where ds of a pair lies, of the block's own heads; and n before.
+DEVICE int score_place(int own_head, int query, int key) {
+    return own_head * SCORE_HEAD + query * SCORE_ROW + key;
+}
+
+DEVICE int score_head(int i) { return i / 2 * 8 + my_lane() % 4 * 2 + i % 2; }  // of a lane
+
+DEVICE float normal_score(const Memory &memory, int i, int query, int key) {
+    return first_of(memory.ds[score_place(score_head(i), query, key)]);
+}
+
+// Of the block's own heads of a key, in place from da, which is whole, to dn; and Σ_h dn n of them.
+DEVICE float normal_gradient(float (&da)[OWN_GROUPS][2], const Memory &memory, const Arguments &a,
+                             const Sequence &s, const Tile &tile,
+                             const float (&code)[OWN_GROUPS][2], int query, int key) {
+    const long long row = output_row(a, s.index, s.first_query, s.queries) +
+                          smaller(tile.first_query + query, s.queries - 1);
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < OWN_GROUPS * 2; ++i) {
+        const int head = smaller(my_first_head() + score_head(i), HEADS - 1);
+        float &x = da[i / 2][i % 2];
+        x = code[i / 2][i % 2] * (x - __ldg(a.row_sums + row * HEADS + head));
+        sum += x * normal_score(memory, i, query, key);
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    return sum;
+}
+
+// Of δ, what a lane has of its queries and heads.
+struct RowSums {
+    float sum[QUERY_UNITS][OWN_GROUPS][2], weight[QUERY_UNITS][OWN_GROUPS][2];
+
+    DEVICE void add(int unit, const float (&code)[OWN_GROUPS][2],
+                    const float (&da)[OWN_GROUPS][2]) {
+#pragma unroll
+        for (int i = 0; i < OWN_GROUPS * 2; ++i) {
+            sum[unit][i / 2][i % 2] += code[i / 2][i % 2] * da[i / 2][i % 2];
+            weight[unit][i / 2][i % 2] += code[i / 2][i % 2];
+        }
+    }
+};
+
+// ds of the block's own heads of a key; da (RMS_FIRST: dn) and the sum are whole.
 DEVICE void score_gradient(float (&ds)[OWN_GROUPS][2], const Memory &memory, const Arguments &a,
                            const Sequence &s, const Tile &tile, const float (&code)[OWN_GROUPS][2],
                            const float (&da)[OWN_GROUPS][2], float sum, int query, int key) {
-    const float mean = NORMALISED ? sum * (1.f / HEADS) : 0.f;
-    const float r = SOFTMAX ? 0.f : memory.inverse[query * KEYS + key];
+    const float mean = HAS_RMS ? sum * (1.f / HEADS) : 0.f;
+    const float r = FOR_FLASH ? 0.f : memory.inverse[query * KEYS + key];
 #pragma unroll
     for (int i = 0; i < OWN_GROUPS * 2; ++i) {
-        const int head = my_first_head() + i / 2 * 8 + my_lane() % 4 * 2 + i % 2;
+        const int head = my_first_head() + score_head(i);
         const float a_h = code[i / 2][i % 2], da_h = da[i / 2][i % 2];
-        const float dt = NORMALISED ? da_h - a_h * mean : da_h;
-        float raw = (SOFTMAX ? a_h : r) * dt;
+        const float base = RMS_FIRST ? normal_score(memory, i, query, key) : a_h;
+        const float dt = HAS_RMS ? da_h - base * mean : da_h;
+        float raw = (FOR_FLASH ? a_h : r) * dt;
         const int at_query = tile.first_query + query, at_key = tile.first_key + key;
         if (r != 0.f && masked_by_bias(a, s, head, at_query, at_key, a_h)) raw = 0.f;
         ds[i / 2][i % 2] = with_gain(a.output, raw);
@@ -436,8 +489,8 @@ DEVICE void store_score_gradients(Memory &memory, const Arguments &a,
 #pragma unroll
     for (int i = 0; i < QUERY_UNITS * OWN_GROUPS * 2; ++i) {
         const int unit = i / (OWN_GROUPS * 2), g = i / 2 % OWN_GROUPS;
-        Half *to = memory.ds + (g * 8 + my_lane() % 4 * 2 + i % 2) * SCORE_HEAD +
-                   own_query(unit) * SCORE_ROW + own_unit(unit) + key;
+        Half *to = memory.ds + score_place(score_head(i % (OWN_GROUPS * 2)), own_query(unit),
+                                           own_unit(unit) + key);
         // Scaled here, where it keeps fp16 in its range, and nowhere later.
         store_pair(to, in_range(ds[unit][0][g][i % 2] * a.scale),
                    in_range(ds[unit][1][g][i % 2] * a.scale));
@@ -446,27 +499,75 @@ DEVICE void store_score_gradients(Memory &memory, const Arguments &a,
 
 #if SPLIT == 1
 
-DEVICE void score_gradients(Memory &memory, const Arguments &a, const Sequence &s, const Tile &tile,
-                            const CodeGradient (&from_z)[QUERY_UNITS], int round) {
+DEVICE void score_gradients(RowSums &rows, Memory &memory, const Arguments &a, const Sequence &s,
+                            const Tile &tile, const CodeGradient (&from_z)[QUERY_UNITS],
+                            int round) {
     float ds[QUERY_UNITS][2][OWN_GROUPS][2];
     const int round_key = my_lane() / 4 * 2, key = round * ROUND + round_key;
 #pragma unroll
     for (int i = 0; i < QUERY_UNITS * 2; ++i) {
         const int unit = i / 2, k = i % 2, query = own_query(unit);
         float code[GROUPS][2], da[GROUPS][2];
-        const float sum = code_gradient(code, da, memory, from_z[unit], query,
-                                        own_unit(unit) + round_key, own_unit(unit) + key, k);
-        score_gradient(ds[unit][k], memory, a, s, tile, code, da, sum, query,
-                       own_unit(unit) + key + k);
+        float sum = code_gradient(code, da, memory, from_z[unit], query,
+                                  own_unit(unit) + round_key, own_unit(unit) + key, k);
+        const int at = own_unit(unit) + key + k;
+        if constexpr (PASS == PASS_DELTA) {
+            rows.add(unit, code, da);
+            continue;
+        }
+        if constexpr (RMS_FIRST) sum = normal_gradient(da, memory, a, s, tile, code, query, at);
+        score_gradient(ds[unit][k], memory, a, s, tile, code, da, sum, query, at);
     }
-    store_score_gradients(memory, a, ds, key);
+    if constexpr (PASS != PASS_DELTA) store_score_gradients(memory, a, ds, key);
 }
 
 #else
 
+// Where another block keeps what this one sends it: a place for each of the others, in their order.
+DEVICE Message &message_to(Memory &memory, int rank) {
+    return *in_block(&memory.received[my_rank() - (my_rank() > rank)], rank);
+}
+
+// Sums over the heads of each block, of a unit's two keys, become those over all heads.
+DEVICE void sum_over_blocks(float (&sum)[QUERY_UNITS][2], Memory &memory) {
+    const int lane = my_lane(), warp = my_warp();
+#pragma unroll
+    for (int i = 0; i < QUERY_UNITS * SPLIT; ++i) {
+        const int unit = i / SPLIT, rank = i % SPLIT;
+        if (rank == my_rank() || lane % 4 != 0) continue;
+        float2 &to = message_to(memory, rank).sum[unit][warp][lane / 4];
+        to = make_float2(sum[unit][0], sum[unit][1]);
+    }
+    meet();
+#pragma unroll
+    for (int i = 0; i < QUERY_UNITS * (SPLIT - 1); ++i) {
+        const int unit = i / (SPLIT - 1);
+        const float2 x = memory.received[i % (SPLIT - 1)].sum[unit][warp][lane / 4];
+        sum[unit][0] += x.x, sum[unit][1] += x.y;
+    }
+}
+
+typedef float OwnHeads[OWN_GROUPS][2];
+
+// Calls f(unit, k, query, key, code of the block's own heads) of both keys of each unit.
+template <typename Function>
+DEVICE void for_each_own_key(const Memory &memory, const Function &f) {
+#pragma unroll
+    for (int i = 0; i < QUERY_UNITS * 2; ++i) {
+        const int unit = i / 2, query = own_query(unit);
+        const int key = own_unit(unit) + my_lane() / 4 * 2 + i % 2;
+        OwnHeads code;
+#pragma unroll
+        for (int g = 0; g < OWN_GROUPS; ++g) {
+            load_code(code[g], memory, my_first_head() / 8 + g, query, key);
+        }
+        f(unit, i % 2, query, key, code);
+    }
+}
+
 // The heads of every block, over this one's d, go to that block; what it gets in turn is added.
-DEVICE void score_gradients(Memory &memory, const Arguments &a, const Sequence &s, const Tile &tile,
-                            const CodeGradient (&from_z)[QUERY_UNITS]) {
+DEVICE void score_gradients(RowSums &rows, Memory &memory, const Arguments &a, const Sequence &s,
+                            const Tile &tile, const CodeGradient (&from_z)[QUERY_UNITS]) {
     const int lane = my_lane(), warp = my_warp(), key = lane / 4 * 2;
     float own[QUERY_UNITS][2][OWN_GROUPS][2], sum[QUERY_UNITS][2];
 #pragma unroll
@@ -488,8 +589,7 @@ DEVICE void score_gradients(Memory &memory, const Arguments &a, const Sequence &
                 }
                 continue;
             }
-            // A block keeps a place for each of the others, in their order.
-            Message &to = *in_block(&memory.received[my_rank() - (my_rank() > rank)], rank);
+            Message &to = message_to(memory, rank);
 #pragma unroll
             for (int i = 0; i < OWN_GROUPS; ++i) {
                 const int g = rank * OWN_GROUPS + i;
@@ -519,18 +619,23 @@ DEVICE void score_gradients(Memory &memory, const Arguments &a, const Sequence &
                 sum[unit][0] += x.x, sum[unit][1] += x.y;
             }
         }
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            const int query = own_query(unit), at = own_unit(unit) + key + k;
-            float code[OWN_GROUPS][2];
-#pragma unroll
-            for (int g = 0; g < OWN_GROUPS; ++g) {
-                load_code(code[g], memory, my_first_head() / 8 + g, query, at);
-            }
-            score_gradient(ds[unit][k], memory, a, s, tile, code, own[unit][k], sum[unit][k], query,
-                           at);
-        }
     }
+    if constexpr (PASS == PASS_DELTA) {
+        for_each_own_key(memory, [&](int unit, int k, int, int, const OwnHeads &code) {
+            rows.add(unit, code, own[unit][k]);
+        });
+        return;
+    }
+    if constexpr (RMS_FIRST) {
+        for_each_own_key(memory, [&](int unit, int k, int query, int at, const OwnHeads &code) {
+            sum[unit][k] = normal_gradient(own[unit][k], memory, a, s, tile, code, query, at);
+        });
+        sum_over_blocks(sum, memory);
+    }
+    for_each_own_key(memory, [&](int unit, int k, int query, int at, const OwnHeads &code) {
+        score_gradient(ds[unit][k], memory, a, s, tile, code, own[unit][k], sum[unit][k], query,
+                       at);
+    });
     store_score_gradients(memory, a, ds, key);
 }
 
@@ -580,10 +685,10 @@ DEVICE void key_gradient(KeyGradient &dk, const Memory &memory, const Tile &tile
     }
 }
 
-// [16 queries × 8 of d]; for a softmax a last column, all of it the row sums. Of eight queries, the
-// upper rows are anything.
-constexpr int ROW_SUMS = SOFTMAX ? COLUMNS : 0;
-typedef float HeadGradient[COLUMNS + SOFTMAX][4];
+// [16 queries × 8 of d]; for flash attention a last column, all of it the row sums. Of eight queries,
+// the upper rows are anything.
+constexpr int ROW_SUMS = FOR_FLASH ? COLUMNS : 0;
+typedef float HeadGradient[COLUMNS + FOR_FLASH][4];
 typedef HeadGradient QueryGradient[HEADS_PER_WARP];
 
 DEVICE int own_head(int i) { return my_warp() + i * WARPS; }
@@ -607,7 +712,7 @@ DEVICE void query_gradient(HeadGradient &c, const Memory &memory, const Tile &ti
             multiply_add(c[n], c[n], x[0], x[1], x[2], x[3], y[0], y[1]);
             multiply_add(c[n + 1], c[n + 1], x[0], x[1], x[2], x[3], y[2], y[3]);
         }
-        if constexpr (SOFTMAX) {
+        if constexpr (FOR_FLASH) {
             const Pair ones = pair_of_ones();
             multiply_add(c[ROW_SUMS], c[ROW_SUMS], x[0], x[1], x[2], x[3], ones, ones);
         }
@@ -636,7 +741,7 @@ DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memo
             for (int n = 0; n < COLUMNS; ++n) {
                 add_atomically(to + n * 8, c[n][2 * upper], c[n][2 * upper + 1]);
             }
-            if constexpr (SOFTMAX) {
+            if constexpr (FOR_FLASH) {
                 const float sum = c[ROW_SUMS][2 * upper];
                 if (column == 0) atomicAdd(row_sum(a, start + query, head), sum);
             }
@@ -651,10 +756,16 @@ constexpr Shared OTHER_STAGE = (STAGES - 1) * (KEY_PASS ? QUERIES : KEYS) * TOKE
 
 // Everything up to ds. `values_read()` is called when V and G are no longer needed.
 template <typename Function>
-DEVICE void gradients_of_tile(ValueGradients &dv, Memory &memory, const Arguments &a,
-                              const Sequence &s, const Tile &tile, const Function &values_read) {
-    write_code(memory, a, s, tile.k, tile.q, tile.first_query, tile.first_key,
-               [&](int query, int key, float r) { memory.inverse[query * KEYS + key] = r; });
+DEVICE void gradients_of_tile(ValueGradients &dv, RowSums &rows, Memory &memory,
+                              const Arguments &a, const Sequence &s, const Tile &tile,
+                              const Function &values_read) {
+    write_code(
+        memory, a, s, tile.k, tile.q, tile.first_query, tile.first_key,
+        [&](int query, int key, float r) { memory.inverse[query * KEYS + key] = r; },
+        [&](int own_head, int query, int key, float n) {
+            if constexpr (PASS == PASS_DELTA) return;
+            memory.ds[score_place(own_head, query, key)] = static_cast<Half>(pack(n, 0.f));
+        });
     meet();
 #if SPLIT == 1
 #pragma unroll
@@ -668,7 +779,7 @@ DEVICE void gradients_of_tile(ValueGradients &dv, Memory &memory, const Argument
         store_from_p(memory, from_p);
         __syncthreads();
         if (round == ROUNDS - 1) values_read();
-        score_gradients(memory, a, s, tile, from_z, round);
+        score_gradients(rows, memory, a, s, tile, from_z, round);
     }
 #else
     hidden(memory, tile, 0, [](int, const Hidden &, Shared, int) {});
@@ -680,7 +791,7 @@ DEVICE void gradients_of_tile(ValueGradients &dv, Memory &memory, const Argument
     values_read();
     store_from_p(memory, from_p);
     __syncthreads();
-    score_gradients(memory, a, s, tile, from_z);
+    score_gradients(rows, memory, a, s, tile, from_z);
 #endif
     __syncthreads();
 }
@@ -761,6 +872,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
     copy_g(tile.g, begin);
     KeyGradient dk = {};
     ValueGradients dv = {};
+    RowSums unused;
     if constexpr (SPLIT > 1) meet();  // all have begun
     const Shared both_q = 2 * tile.q + OTHER_STAGE, both_g = 2 * tile.g + OTHER_STAGE;
 #pragma unroll 1
@@ -770,7 +882,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
         const Shared next_q = both_q - tile.q, next_g = both_g - tile.g;
         const int next = tile.first_query + QUERIES;
         if constexpr (STAGES == 2) copy_q(next_q, next), copy_g(next_g, next);
-        gradients_of_tile(dv, memory, a, s, tile, [&] {
+        gradients_of_tile(dv, unused, memory, a, s, tile, [&] {
             if constexpr (STAGES == 1) copy_g(next_g, next);
         });
         key_gradient(dk, memory, tile);
@@ -787,6 +899,30 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
 }
 
 #else
+
+// δ of the block's queries, of which so many are left, from what the lanes have of it.
+DEVICE void store_delta(const Arguments &a, const RowSums &rows, long long start, int left) {
+    constexpr int UNITS_OF_QUERY = ROUND / 16;
+#pragma unroll
+    for (int i = 0; i < OWN_QUERIES * OWN_GROUPS * 2; ++i) {
+        const int own = i / (OWN_GROUPS * 2), entry = i % (OWN_GROUPS * 2);
+        float sum = 0.f, weight = 0.f;
+#pragma unroll
+        for (int j = 0; j < UNITS_OF_QUERY; ++j) {
+            sum += rows.sum[own * UNITS_OF_QUERY + j][entry / 2][entry % 2];
+            weight += rows.weight[own * UNITS_OF_QUERY + j][entry / 2][entry % 2];
+        }
+#pragma unroll
+        for (int mask = 4; mask < WARP; mask *= 2) {  // over the keys
+            sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+            weight += __shfl_xor_sync(0xffffffffu, weight, mask);
+        }
+        const int query = own_query(own * UNITS_OF_QUERY);
+        const int head = my_first_head() + score_head(entry);
+        if (my_lane() >= 4 || query >= left || head >= HEADS) continue;
+        *row_sum(a, start + query, head) = weight > 0.f ? sum / weight : sum;
+    }
+}
 
 extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
     Memory &memory = *static_cast<Memory *>(block_memory());
@@ -823,6 +959,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
     copy_v(tile.v, 0);
     QueryGradient dq = {};
     ValueGradients unused;
+    RowSums rows = {};
     if constexpr (SPLIT > 1) meet();  // all have begun
     const Shared both_k = 2 * tile.k + OTHER_STAGE, both_v = 2 * tile.v + OTHER_STAGE;
 #pragma unroll 1
@@ -832,12 +969,12 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
         const Shared next_k = both_k - tile.k, next_v = both_v - tile.v;
         const int next = tile.first_key + KEYS;
         if constexpr (STAGES == 2) copy_k(next_k, next), copy_v(next_v, next);
-        gradients_of_tile(unused, memory, a, s, tile, [&] {
+        gradients_of_tile(unused, rows, memory, a, s, tile, [&] {
             if constexpr (STAGES == 1) copy_v(next_v, next);
         });
 #pragma unroll
         for (int i = 0; i < HEADS_PER_WARP; ++i) {
-            if (is_head(i)) query_gradient(dq[i], memory, tile, own_head(i));
+            if (PASS == PASS_QUERY && is_head(i)) query_gradient(dq[i], memory, tile, own_head(i));
         }
         if constexpr (STAGES == 1) {
             __syncthreads();
@@ -848,6 +985,10 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
     wait_for_copies<0>();
 
     const long long start = output_row(a, s.index, s.first_query, s.queries) + first_query;
+    if constexpr (PASS == PASS_DELTA) {
+        store_delta(a, rows, start, s.queries - first_query);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < HEADS_PER_WARP * EIGHTS; ++i) {
         const int upper = i % EIGHTS, own = own_head(i / EIGHTS), head = my_first_head() + own;
@@ -859,7 +1000,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
         for (int n = 0; n < COLUMNS; ++n) {
             store_pair(to + n * 8, c[n][2 * upper], c[n][2 * upper + 1]);
         }
-        if constexpr (SOFTMAX) {
+        if constexpr (FOR_FLASH) {
             if (column == 0) *row_sum(a, start + query, head) = c[ROW_SUMS][2 * upper];
         }
     }

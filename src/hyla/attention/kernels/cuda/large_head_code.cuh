@@ -45,7 +45,7 @@ template <typename Memory>
 DEVICE void inverse_roots(float (&r)[4], Memory &memory, const Scores &score, const Arguments &a,
                           const Sequence &s, int first_query, int first_key) {
     float sum[4] = {};
-    if constexpr (NORMALISED) sum_squares(sum, memory, score);
+    if constexpr (HAS_RMS) sum_squares(sum, memory, score);
     const bool all = all_visible(s, first_query, 8, first_key);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -73,61 +73,91 @@ DEVICE void store_heads(char *to, const float (&x)[COUNT]) {
     }
 }
 
-// The code of the tile at `keys` and `queries`, in every block of the cluster. `keep(query, key, r)`
-// is told r of each pair, except of a softmax.
-template <typename Memory, typename Keep>
+// Which of a tile's units of scores a warp has, and which heads of it.
+DEVICE int first_row() { return my_warp() % UNITS % EIGHTS * 8; }
+DEVICE int first_column() { return my_warp() % UNITS / EIGHTS * 16; }
+DEVICE int first_head() { return my_warp() / UNITS * PART_HEADS; }
+
+// Its scores, for the tile at `keys` and `queries`.
+DEVICE void unit_scores(Scores &score, const Arguments &a, const Sequence &s, Shared keys,
+                        Shared queries, int first_query, int first_key) {
+    const int head = first_head();
+    head_scores<PART_HEADS, 1>(score,
+                               keys + HeadRows::left_rows(KeyOrder::row(first_column(), 0)) +
+                                   KeyOrder::row(0, head) * HeadRows::ROW,
+                               queries + HeadRows::right_rows<1>(QueryOrder::row(first_row(), 0)) +
+                                   QueryOrder::row(0, head) * HeadRows::ROW);
+#pragma unroll
+    for (int i = 0; i < PART_HEADS; ++i) {
+        if (!exists(head + i)) break;
+        add_bias(score[i][0], a, s, my_first_head() + head + i, first_query, first_key);
+    }
+}
+
+// The code of the tile at `keys` and `queries`, in every block of the cluster. `keep(query, key, r)` is
+// told r of each pair, except of a softmax of raw scores; and `keep_normal(head, query, key, n)`
+// what RMSHead makes of the scores of the block's own heads, where a softmax follows.
+template <typename Memory, typename Keep, typename KeepNormal>
 DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, Shared keys,
-                       Shared queries, int tile_query, int tile_key, const Keep &keep) {
-    const int unit = my_warp() % UNITS, first_head = my_warp() / UNITS * PART_HEADS;
-    const int row = unit % EIGHTS * 8, column = unit / EIGHTS * 16;
+                       Shared queries, int tile_query, int tile_key, const Keep &keep,
+                       const KeepNormal &keep_normal) {
+    const int head = first_head(), row = first_row(), column = first_column();
     const int first_query = tile_query + row, first_key = tile_key + column;
     float exponent[PART_HEADS][2];
     if constexpr (SOFTMAX) {  // while the scores are computed
 #pragma unroll
         for (int i = 0; i < PART_HEADS * 2; ++i) {
-            const int head = smaller(my_first_head() + first_head + i / 2, HEADS - 1);
+            const int one = smaller(my_first_head() + head + i / 2, HEADS - 1);
             exponent[i / 2][i % 2] =
-                __ldg(log_sums_of(a, s, first_query + query_of(i % 2)) + head) * -LOG2_E;
+                __ldg(log_sums_of(a, s, first_query + query_of(i % 2)) + one) * -LOG2_E;
         }
     }
     Scores score;
-    head_scores<PART_HEADS, 1>(score,
-                               keys + HeadRows::left_rows(KeyOrder::row(column, 0)) +
-                                   KeyOrder::row(0, first_head) * HeadRows::ROW,
-                               queries + HeadRows::right_rows<1>(QueryOrder::row(row, 0)) +
-                                   QueryOrder::row(0, first_head) * HeadRows::ROW);
-#pragma unroll
-    for (int i = 0; i < PART_HEADS; ++i) {
-        if (!exists(first_head + i)) break;
-        add_bias(score[i][0], a, s, my_first_head() + first_head + i, first_query, first_key);
-    }
-    if constexpr (SOFTMAX) {
+    unit_scores(score, a, s, keys, queries, first_query, first_key);
+    const auto soften = [&](const float(&r)[4]) {
 #pragma unroll
         for (int i = 0; i < PART_HEADS * 4; ++i) {
             const int e = i % 4;
-            const bool seen = visible(a, s, first_query + query_of(e), first_key + key_of(e));
             float &x = score[i / 4][0][e];
-            x = softmax_code(x, exponent_scale(a), exponent[i / 4][e % 2],
-                             exists(first_head + i / 4) && seen);
+            x = softmax_code(a, x, exists(head + i / 4) ? r[e] : 0.f, exponent[i / 4][e % 2]);
         }
+    };
+    if constexpr (SOFTMAX && !RMS_FIRST) {
+        float seen[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            seen[e] = visible(a, s, first_query + query_of(e), first_key + key_of(e)) ? 1.f : 0.f;
+        }
+        soften(seen);
     }
     float r[4] = {1.f, 1.f, 1.f, 1.f};
-    if constexpr (!SOFTMAX || NORMALISED) {
+    if constexpr (!SOFTMAX || HAS_RMS) {
         inverse_roots(r, memory, score, a, s, first_query, first_key);
     }
+    if constexpr (RMS_FIRST) {
+#pragma unroll
+        for (int i = 0; i < PART_HEADS * 4; ++i) {
+            const int e = i % 4;
+            keep_normal(head + i / 4, row + query_of(e), column + key_of(e),
+                        score[i / 4][0][e] * (remaining_scale(a) * r[e]));
+        }
+        soften(r);
+    }
     // Others may still be reading the last code; where squares were exchanged, they are not.
-    if constexpr (SPLIT > 1 && !NORMALISED) meet();
-    const int group = (my_first_head() + first_head) / 8;
+    if constexpr (SPLIT > 1 && !HAS_RMS) meet();
+    const int group = (my_first_head() + head) / 8;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
         const int query = row + query_of(e), key = column + key_of(e);
         float code[PART_HEADS];
 #pragma unroll
-        for (int i = 0; i < PART_HEADS; ++i) code[i] = score[i][0][e] * (scale_of_code(a) * r[e]);
+        for (int i = 0; i < PART_HEADS; ++i) {
+            code[i] = RMS_FIRST ? score[i][0][e] : score[i][0][e] * (scale_of_code(a) * r[e]);
+        }
         char *to = reinterpret_cast<char *>(memory.code) + code_place(group, query, key) +
-                   first_head % 8 * 2;
+                   head % 8 * 2;
 #pragma unroll
         for (int i = 0; i < SPLIT; ++i) store_heads(in_cluster(to, i), code);
-        if (!SOFTMAX && first_head == 0) keep(query, key, r[e]);
+        if ((!SOFTMAX || RMS_FIRST) && head == 0) keep(query, key, r[e]);
     }
 }

@@ -221,7 +221,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
         write_code(memory, a, s, first_query, first_key, end);
 #else
         write_code(memory, a, s, keys, shared_address(memory.q), first_query, first_key,
-                   [](int, int, float) {});
+                   [](int, int, float) {}, [](int, int, int, float) {});
 #endif
         wait_for_copies<1>();
         meet();

@@ -12,7 +12,10 @@ typedef float Scores[8][UNIT][4];  // of eight heads
 
 // Up to this many heads keep their scores in registers until the sum of squares is known; more
 // are computed a second time.
-constexpr bool KEEPS_SCORES = GROUPS <= 2 || !NORMALISED;
+constexpr bool KEEPS_SCORES = GROUPS <= 2 || !HAS_RMS;
+
+typedef float PerPair[UNIT][4];
+typedef float Exponents[UNIT][2][8];
 
 // A query of a lane, eight heads; heads that do not exist get a code of 0.
 DEVICE void load_exponents(float (&x)[8], const Arguments &a, const Sequence &s, int query,
@@ -34,35 +37,34 @@ DEVICE void load_exponents(float (&x)[8], const Arguments &a, const Sequence &s,
     }
 }
 
-// In place, from scores to the codes of a softmax; 0 where a pair is masked.
-DEVICE void soften(Scores &score, const Arguments &a, const Sequence &s,
-                   const float (&exponent)[UNIT][2][8], int first_query, int first_key) {
-    const float scale = exponent_scale(a);
+DEVICE void load_exponents(Exponents &x, const Arguments &a, const Sequence &s, int first_query,
+                           int group) {
+#pragma unroll
+    for (int i = 0; i < 2 * UNIT; ++i) {
+        load_exponents(x[i / 2][i % 2], a, s, first_query + i / 2 * 8 + query_of(i % 2), group);
+    }
+}
+
+// In place, from scores to the codes of a softmax; r is 0 where a pair is masked.
+DEVICE void soften(Scores &score, const Arguments &a, const PerPair &r, const Exponents &exponent) {
 #pragma unroll
     for (int u = 0; u < UNIT; ++u) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-            const int query = first_query + 8 * u + query_of(e);
-            const bool seen = visible(a, s, query, first_key + key_of(e));
 #pragma unroll
             for (int i = 0; i < 8; ++i) {
-                score[i][u][e] = softmax_code(score[i][u][e], scale, exponent[u][e % 2][i], seen);
+                score[i][u][e] = softmax_code(a, score[i][u][e], r[u][e], exponent[u][e % 2][i]);
             }
         }
     }
 }
 
-// Of eight heads, with a softmax their codes.
+// Of eight heads; with a softmax of raw scores their codes.
 DEVICE void group_scores(Scores &score, const Arguments &a, const Sequence &s, Shared keys,
                          Shared queries, int group, int first_query, int first_key) {
-    float exponent[UNIT][2][8];
-    if constexpr (SOFTMAX) {  // while scores are computed
-#pragma unroll
-        for (int i = 0; i < 2 * UNIT; ++i) {
-            const int query = first_query + i / 2 * 8 + query_of(i % 2);
-            load_exponents(exponent[i / 2][i % 2], a, s, query, group);
-        }
-    }
+    Exponents exponent;
+    // While scores are computed.
+    if constexpr (SOFTMAX && !RMS_FIRST) load_exponents(exponent, a, s, first_query, group);
     head_scores<8, UNIT>(score, keys + group * 8 * KEYS * HeadRows::ROW,
                          queries + group * 8 * QUERIES * HeadRows::ROW);
 #pragma unroll
@@ -71,10 +73,16 @@ DEVICE void group_scores(Scores &score, const Arguments &a, const Sequence &s, S
         if (ALL_HEADS != HEADS && head >= HEADS) break;
         add_bias(score[i / UNIT][i % UNIT], a, s, head, first_query + i % UNIT * 8, first_key);
     }
-    if constexpr (SOFTMAX) soften(score, a, s, exponent, first_query, first_key);
+    if constexpr (SOFTMAX && !RMS_FIRST) {
+        PerPair seen;
+#pragma unroll
+        for (int i = 0; i < 4 * UNIT; ++i) {
+            const int query = first_query + i / 4 * 8 + query_of(i % 4);
+            seen[i / 4][i % 4] = visible(a, s, query, first_key + key_of(i % 4)) ? 1.f : 0.f;
+        }
+        soften(score, a, seen, exponent);
+    }
 }
-
-typedef float PerPair[UNIT][4];
 
 DEVICE void add_squares(PerPair &sum, const Scores &score) {
 #pragma unroll
@@ -87,10 +95,12 @@ DEVICE void add_squares(PerPair &sum, const Scores &score) {
     }
 }
 
-// What the scores of a pair are multiplied by; 0 where it is masked, if a softmax's are not already.
+// What the scores of a pair are multiplied by, or in a softmax to come r; 0 where it is masked, if
+// a softmax's are not already.
 DEVICE void factors_of(PerPair &factor, const Arguments &a, const Sequence &s, const PerPair &sum,
                        int first_query, int first_key) {
-    const bool all = SOFTMAX || all_visible(s, first_query, 8 * UNIT, first_key);
+    const bool all =
+        (SOFTMAX && !RMS_FIRST) || all_visible(s, first_query, 8 * UNIT, first_key);
 #pragma unroll
     for (int u = 0; u < UNIT; ++u) {
 #pragma unroll
@@ -126,7 +136,20 @@ DEVICE void write_unit(Memory &memory, const Arguments &a, const Sequence &s, in
     const Shared queries = shared_address(memory.q) + HeadRows::right_rows<UNIT>(row);
     char *code = reinterpret_cast<char *>(memory.code) + row * CODE_ROW + column * CODE_PIECE;
     PerPair sum = {}, factor;
-    if constexpr (KEEPS_SCORES && NORMALISED) {
+    const auto store_group = [&](Scores &score, int g) {
+        if constexpr (RMS_FIRST) {
+            Exponents exponent;
+            PerPair ones;
+#pragma unroll
+            for (int i = 0; i < 4 * UNIT; ++i) ones[i / 4][i % 4] = 1.f;
+            load_exponents(exponent, a, s, first_query, g);
+            soften(score, a, factor, exponent);
+            store_code(code + g * CODE_GROUP, score, ones);
+        } else {
+            store_code(code + g * CODE_GROUP, score, factor);
+        }
+    };
+    if constexpr (KEEPS_SCORES && HAS_RMS) {
         Scores score[GROUPS];
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
@@ -135,10 +158,10 @@ DEVICE void write_unit(Memory &memory, const Arguments &a, const Sequence &s, in
         }
         factors_of(factor, a, s, sum, first_query, first_key);
 #pragma unroll
-        for (int g = 0; g < GROUPS; ++g) store_code(code + g * CODE_GROUP, score[g], factor);
+        for (int g = 0; g < GROUPS; ++g) store_group(score[g], g);
     } else {
         Scores score;
-        if constexpr (NORMALISED) {
+        if constexpr (HAS_RMS) {
 #pragma unroll 1
             for (int g = 0; g < GROUPS; ++g) {
                 group_scores(score, a, s, keys, queries, g, first_query, first_key);
@@ -149,7 +172,7 @@ DEVICE void write_unit(Memory &memory, const Arguments &a, const Sequence &s, in
 #pragma unroll 1
         for (int g = 0; g < GROUPS; ++g) {
             group_scores(score, a, s, keys, queries, g, first_query, first_key);
-            store_code(code + g * CODE_GROUP, score, factor);
+            store_group(score, g);
         }
     }
 }

@@ -11,6 +11,15 @@
 // Without HIDDEN, the linear value network: V[k,h] takes the place of z, and G[q,h] that of dp; da
 // is G[q,h]·V[k,h].
 //
+// MULTIPLIED (attention dropout): the code is m·a, with a number m of the pair, and everything is made
+// of that; but ds is made of m·da and of a itself, which differentiating RMSHead or a softmax leaves.
+//
+// With a SOFTMAX over the keys, b = exp(s − log_sum) takes the place of s, and RMSHead, where there
+// is one, comes after it (NORMALISED) or before it (RMS_FIRST: r·s in the exponent). Two more passes
+// sum the rows: one makes log_sum, the other δ = Σ_k b db / Σ_k b, of which the gradient b (db − δ)
+// is made. Divided by Σ_k b, and with b the same to the last bit in all passes, because where one key
+// has all the weight db − δ would otherwise be the rounding of log_sum.
+//
 // What mixes heads (p, dz and the rest of the value network) works on each d alone: a lane owns
 // SHARE of d and needs nothing of the others, but for da, which sums over d. A *team* of LANES
 // lanes owns LANES · SHARE of d of one token, a query (forward) or a key (backward), whose heads
@@ -25,14 +34,18 @@
 // shared memory, dV in registers. If ADDS_QUERY_GRADIENT the key pass adds its share of dQ to
 // global memory atomically; for a fixed order the query pass computes everything up to ds again.
 //
-// Set by the compiler's command line: KIND, PASS, HEADS, SHARED_BY, WIDTH (a multiple of 16), QUERIES
-// and KEYS (multiples of 4), WARPS, BLOCKS (that must fit on a multiprocessor), LANES, SHARE,
-// NORMALISED, HIDDEN, PHI, BIASED (0 none, 1 float32, 2 the dtype of q), PADDED, ADDS_QUERY_GRADIENT,
-// BIAS_GRADIENT and OUTPUT (output.cuh; the backward knows of a gain alone).
+// Set by the compiler's command line: KIND, PASS, HEADS, SHARED_BY, WIDTH (a multiple of 16),
+// QUERIES and KEYS (multiples of 4), WARPS, BLOCKS (that must fit on a multiprocessor), LANES, SHARE,
+// NORMALISED, SOFTMAX, RMS_FIRST, MULTIPLIED, HIDDEN, PHI, BIASED (0 none, 1 float32, 2 the dtype of
+// q), PADDED, ADDS_QUERY_GRADIENT, BIAS_GRADIENT and OUTPUT (output.cuh; the backward knows of a gain
+// alone).
 
 #define PASS_FORWARD 0
 #define PASS_QUERY 1
 #define PASS_KEY 2
+#define PASS_SUMS 3   // of a softmax, log_sum
+#define PASS_DELTA 4  // and δ
+#define BACKWARD (PASS != PASS_FORWARD && PASS != PASS_SUMS)
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;
@@ -61,10 +74,13 @@ struct Memory {
         };
         float code[PAIRS * CODE_PITCH];  // [query][key][head]
     };
-    float score[HEADS * PAIRS];  // s, then scale · ds: [head][query][key]
-#if PASS != PASS_FORWARD
+    // [head][query][key]: s, of a softmax then b (with RMS_FIRST r·s), and in the end scale · ds.
+    float score[HEADS * PAIRS];
+#if BACKWARD
     float inverse[PAIRS];  // r, and 0 for a masked pair
     float code_gradient[TEAMS_PER_TOKEN][PAIRS * CODE_PITCH];
+#endif
+#if PASS == PASS_QUERY || PASS == PASS_KEY
     float sums[OWN_TOKENS * HEADS * WIDTH];  // dK or dQ
 #endif
 };
@@ -228,7 +244,7 @@ DEVICE void scores(Memory &memory, const Arguments &a, const Sequence &s, int fi
                 if (visible(a, s, first_query + query, first_key + key)) {
                     const float bias =
                         bias_of(a, s, u.head, first_query + query, first_key + key);
-                    score = masks_pair(bias) ? 0.f : score + bias;
+                    score = !masks_pair(bias) ? score + bias : SOFTMAX ? bias : 0.f;
                 }
             }
             memory.score[u.head * PAIRS + query * KEYS + key] = score;
@@ -237,24 +253,63 @@ DEVICE void scores(Memory &memory, const Arguments &a, const Sequence &s, int fi
     __syncthreads();
 }
 
+// A head that a bias of −∞ masks counts as 0 among the others.
+DEVICE float present(float score) {
+    return BIASED != 0 && SOFTMAX && masks_pair(score) ? 0.f : score;
+}
+
+DEVICE float inverse_root(const Memory &memory, const Arguments &a, int pair) {
+    if constexpr (!NORMALISED && !RMS_FIRST) return 1.f;
+    float squares = 0.f;
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h) {
+        const float x = present(memory.score[h * PAIRS + pair]);
+        squares += x * x;
+    }
+    return inverse_root_of(squares * (1.f / HEADS) + a.eps);
+}
+
+// Where one number for each head of a query lies, of a softmax.
+DEVICE long long statistic(const Arguments &a, const Sequence &s, int query) {
+    return (output_row(a, s.index, s.first_query, s.queries) + query) * HEADS;
+}
+
+DEVICE float softmax_code(const Arguments &a, float score, long long row, int head) {
+    return power_of_two((score - __ldg(a.log_sum + row + head)) * LOG2_E);
+}
+
+// Of a pair that is seen.
+DEVICE float multiplier_of(const Arguments &a, const Sequence &s, int query, int key) {
+    if constexpr (!MULTIPLIED) return 1.f;
+    const long long first = static_cast<long long>(s.index / a.batch_per_multiplier) * a.queries;
+    return __ldg(a.multiplier + (first + query) * a.keys + key);
+}
+
 DEVICE void code(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
                  int first_key) {
     for (int pair = my_thread(); pair < PAIRS; pair += THREADS) {
-        const bool seen = visible(a, s, first_query + pair / KEYS, first_key + pair % KEYS);
-        float r = 1.f;
-        if constexpr (NORMALISED) {
-            float squares = 0.f;
+        const int query = first_query + pair / KEYS, key = first_key + pair % KEYS;
+        const bool seen = visible(a, s, query, key);
+        const long long row = SOFTMAX && seen ? statistic(a, s, query) : 0;
+        if constexpr (SOFTMAX && !RMS_FIRST) {
 #pragma unroll
             for (int h = 0; h < HEADS; ++h) {
-                squares += memory.score[h * PAIRS + pair] * memory.score[h * PAIRS + pair];
+                float &x = memory.score[h * PAIRS + pair];
+                x = seen ? softmax_code(a, x, row, h) : 0.f;
             }
-            r = inverse_root_of(squares * (1.f / HEADS) + a.eps);
         }
+        const float r = inverse_root(memory, a, pair);
+        const float m = seen ? multiplier_of(a, s, query, key) : 0.f;
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-            memory.code[pair * CODE_PITCH + h] = seen ? memory.score[h * PAIRS + pair] * r : 0.f;
+            float &x = memory.score[h * PAIRS + pair], code = x * r;
+            if constexpr (RMS_FIRST) {
+                x = code;
+                code = softmax_code(a, x, row, h);
+            }
+            memory.code[pair * CODE_PITCH + h] = m == 0.f ? 0.f : code * m;
         }
-#if PASS != PASS_FORWARD
+#if BACKWARD
         memory.inverse[pair] = seen ? r : 0.f;
 #endif
     }
@@ -290,6 +345,18 @@ DEVICE int my_first_query(const Arguments &a) {
 
 DEVICE int last_key(const Sequence &s, int first_query) {
     return smaller(s.keys, smaller(first_query + QUERIES, s.queries) + s.reach);
+}
+
+// Calls f(i, query, head) of the thread's i-th row of the tile.
+constexpr int ROWS_PER_THREAD = (QUERIES * HEADS + THREADS - 1) / THREADS;
+
+template <typename Function>
+DEVICE void for_each_row(const Function &f) {
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i) {
+        const int row = my_thread() + i * THREADS;
+        if (row < QUERIES * HEADS) f(i, row % QUERIES, row / QUERIES);
+    }
 }
 
 #if PASS == PASS_FORWARD
@@ -399,6 +466,42 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
     }
 }
 
+#elif PASS == PASS_SUMS
+
+// A thread has some of the tile's queries and heads to itself; it begins with a key of its own, so
+// that neighbours read from different banks.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
+    extern __shared__ uint4 dynamic[];
+    Memory &memory = *reinterpret_cast<Memory *>(dynamic);
+    const Sequence s = sequence(a, static_cast<int>(blockIdx.x % a.batch));
+    const int first_query = my_first_query(a), end = last_key(s, first_query);
+    if (first_query >= s.queries) return;
+    RunningSum sums[ROWS_PER_THREAD];
+#pragma unroll 1
+    for (int first_key = 0; first_key < end; first_key += KEYS) {
+        scores(memory, a, s, first_query, first_key);
+        if constexpr (RMS_FIRST) {
+            for (int pair = my_thread(); pair < PAIRS; pair += THREADS) {
+                const float r = inverse_root(memory, a, pair);
+#pragma unroll
+                for (int h = 0; h < HEADS; ++h) memory.score[h * PAIRS + pair] *= r;
+            }
+            __syncthreads();
+        }
+        for_each_row([&](int i, int query, int head) {
+            const float *row = memory.score + head * PAIRS + query * KEYS;
+            for (int n = 0; n < KEYS; ++n) {
+                const int key = (n + my_thread()) % KEYS;
+                if (visible(a, s, first_query + query, first_key + key)) sums[i].add(row[key]);
+            }
+        });
+    }
+    for_each_row([&](int i, int query, int head) {
+        if (first_query + query >= s.queries) return;
+        a.log_sum[statistic(a, s, first_query + query) + head] = sums[i].logarithm();
+    });
+}
+
 #else
 
 // ---------------------------------------------------------------- gradients of a tile
@@ -506,28 +609,75 @@ DEVICE void value_gradients(float (&dv)[HEADS][SHARE], Memory &memory, const Arg
     __syncthreads();
 }
 
+// Of a pair that is seen, from the gradients of its code to those of s, with a softmax of b.
+DEVICE void code_gradient(float (&da)[HEADS], const Memory &memory, int pair, float m) {
+    const float r = memory.inverse[pair];
+    const auto code = [&](int h) {
+        return MULTIPLIED ? memory.score[h * PAIRS + pair] * r : memory.code[pair * CODE_PITCH + h];
+    };
+    float mean = 0.f;
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h) {
+        da[h] = 0.f;
+#pragma unroll
+        for (int team = 0; team < TEAMS_PER_TOKEN; ++team) {
+            da[h] += memory.code_gradient[team][pair * CODE_PITCH + h];
+        }
+        da[h] *= m;
+        if constexpr (NORMALISED) mean += da[h] * code(h) * (1.f / HEADS);
+    }
+    if constexpr (NORMALISED) {
+#pragma unroll
+        for (int h = 0; h < HEADS; ++h) da[h] = r * (da[h] - code(h) * mean);
+    }
+}
+
+// b of a softmax, of a pair that is seen; `row` is where the statistics of its query lie.
+DEVICE float softened(const Memory &memory, const Arguments &a, long long row, int pair, int h) {
+    const float score = memory.score[h * PAIRS + pair];
+    if constexpr (!RMS_FIRST) return score;
+    return MULTIPLIED ? softmax_code(a, score, row, h) : memory.code[pair * CODE_PITCH + h];
+}
+
+// In place, of a pair that is seen, from the gradients of b to those of s.
+DEVICE void through_softmax(float (&dx)[HEADS], const Memory &memory, const Arguments &a,
+                            const Sequence &s, int pair, int query) {
+    const long long row = statistic(a, s, query);
+    float mean = 0.f;
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h) {
+        dx[h] = softened(memory, a, row, pair, h) * (dx[h] - __ldg(a.row_sums + row + h));
+        if constexpr (RMS_FIRST) {
+            mean += dx[h] * present(memory.score[h * PAIRS + pair]) * (1.f / HEADS);
+        }
+    }
+    if constexpr (RMS_FIRST) {
+#pragma unroll
+        for (int h = 0; h < HEADS; ++h) {
+            const float t = present(memory.score[h * PAIRS + pair]);
+            dx[h] = memory.inverse[pair] * (dx[h] - t * mean);
+        }
+    }
+}
+
 DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
                            int first_key) {
     for (int pair = my_thread(); pair < PAIRS; pair += THREADS) {
-        const float r = memory.inverse[pair], *code = memory.code + pair * CODE_PITCH;
-        float da[HEADS], mean = 0.f;
-#pragma unroll
-        for (int h = 0; h < HEADS; ++h) {
-            da[h] = 0.f;
-#pragma unroll
-            for (int team = 0; team < TEAMS_PER_TOKEN; ++team) {
-                da[h] += memory.code_gradient[team][pair * CODE_PITCH + h];
-            }
-            if constexpr (NORMALISED) mean += da[h] * code[h] * (1.f / HEADS);
+        const int query = first_query + pair / KEYS, key = first_key + pair % KEYS;
+        const bool seen = memory.inverse[pair] != 0.f;
+        float ds[HEADS];
+        code_gradient(ds, memory, pair, seen ? multiplier_of(a, s, query, key) : 0.f);
+        if constexpr (SOFTMAX) {
+            if (seen) through_softmax(ds, memory, a, s, pair, query);
         }
 #pragma unroll
         for (int h = 0; h < HEADS; ++h) {
-            const int query = first_query + pair / KEYS, key = first_key + pair % KEYS;
-            const bool masked = r == 0.f || masked_by_bias(a, s, h, query, key, code[h]);
-            const float ds = with_gain(a.output, masked ? 0.f : r * (da[h] - code[h] * mean));
-            memory.score[h * PAIRS + pair] = ds * a.scale;
+            const float code = memory.code[pair * CODE_PITCH + h];
+            const bool masked = !seen || masked_by_bias(a, s, h, query, key, code);
+            ds[h] = with_gain(a.output, masked ? 0.f : ds[h]);
+            memory.score[h * PAIRS + pair] = ds[h] * a.scale;
             if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
-                if (r != 0.f) add_bias_gradient(a, s, h, query, key, ds);
+                if (seen) add_bias_gradient(a, s, h, query, key, ds[h]);
             }
         }
     }
@@ -586,6 +736,53 @@ DEVICE void add_atomically(float *to, const float (&x)[4]) {
 #endif
 }
 
+// ---------------------------------------------------------------- δ of a softmax
+
+#if PASS == PASS_DELTA
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
+    extern __shared__ uint4 dynamic[];
+    Memory &memory = *reinterpret_cast<Memory *>(dynamic);
+    const Sequence s = sequence(a, static_cast<int>(blockIdx.x % a.batch));
+    const int first_query = my_first_query(a), end = last_key(s, first_query);
+    if (first_query >= s.queries) return;
+    float unused[HEADS][SHARE], sum[ROWS_PER_THREAD] = {}, weight[ROWS_PER_THREAD] = {};
+#pragma unroll 1
+    for (int first_key = 0; first_key < end; first_key += KEYS) {
+        scores(memory, a, s, first_query, first_key);
+        code(memory, a, s, first_query, first_key);
+        value_gradients(unused, memory, a, s, first_query, first_key);
+        for (int pair = my_thread(); pair < PAIRS; pair += THREADS) {
+            const int query = first_query + pair / KEYS, key = first_key + pair % KEYS;
+            const bool seen = memory.inverse[pair] != 0.f;
+            const long long row = seen ? statistic(a, s, query) : 0;
+            float db[HEADS];
+            code_gradient(db, memory, pair, seen ? multiplier_of(a, s, query, key) : 0.f);
+#pragma unroll
+            for (int h = 0; h < HEADS; ++h) {
+                const float b = seen ? softened(memory, a, row, pair, h) : 0.f;
+                memory.code_gradient[0][pair * CODE_PITCH + h] = seen ? b * db[h] : 0.f;
+                memory.score[h * PAIRS + pair] = b;
+            }
+        }
+        __syncthreads();
+        for_each_row([&](int i, int query, int head) {
+            for (int pair = query * KEYS; pair < (query + 1) * KEYS; ++pair) {
+                sum[i] += memory.code_gradient[0][pair * CODE_PITCH + head];
+                weight[i] += memory.score[head * PAIRS + pair];
+            }
+        });
+        __syncthreads();
+    }
+    for_each_row([&](int i, int query, int head) {
+        if (first_query + query >= s.queries) return;
+        a.row_sums[statistic(a, s, first_query + query) + head] =
+            weight[i] > 0.f ? sum[i] / weight[i] : sum[i];
+    });
+}
+
+#else
+
 // ---------------------------------------------------------------- the two passes
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
@@ -643,4 +840,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) large_head(const A
     }
 }
 
+#endif
 #endif

@@ -23,8 +23,11 @@ struct Arguments {
     int causal;
     float scale, eps;
     Output output;
-    const float *log_sum;  // [batch, query, head]: of a softmax, the logarithms of its sums
-    float *row_sums;       // [batch, query, head]: for its backward, Σ over the keys of scale · ds
+    // Of a softmax, [batch, query, head]: the logarithms of its sums, and for its backward δ; where
+    // flash attention made the former, Σ over the keys of scale · ds.
+    float *log_sum, *row_sums;
+    const float *multiplier;  // [multipliers, query, key]: of a pair's codes; in plain arithmetic
+    int batch_per_multiplier;
 };
 
 DEVICE constexpr int smaller(int x, int y) { return x < y ? x : y; }

@@ -109,12 +109,6 @@ DEVICE float second_of(Pair x) {
 #endif
 }
 
-DEVICE float power_of_two(float x) {  // one instruction; below 2^-126 it is 0
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 DEVICE float fast_inverse_root(float x) {  // one instruction; below 2^-126 it is infinite
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -5,8 +5,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+FORWARD = ("sums", "forward")
 _SOURCES = (
-    *("phi.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
+    *("phi.cuh", "softmax.cuh", "tensor_core.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
     "large_head_plain.cu",
 )
 _THREADS = 256
@@ -50,10 +51,10 @@ class PlainPlan:
             heads * (n * 20 + (16 if n % 8 == 0 else 0)) for n in (self.queries, self.keys)
         )
         floats = max(code, pieces) + heads * pairs
-        if pass_name != "forward":
-            own = self.keys if pass_name == "key" else self.queries
-            teams = math.ceil(width / (self.lanes * self.share))
-            floats += pairs + teams * code + own * heads * width
+        if pass_name not in FORWARD:
+            floats += pairs + math.ceil(width / (self.lanes * self.share)) * code
+        if pass_name in ("query", "key"):
+            floats += (self.keys if pass_name == "key" else self.queries) * heads * width
         return 4 * floats
 
 
@@ -67,7 +68,7 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[PlainPlan, ...]:
     lanes, share = team
     floats = heads * share
     tokens = _THREADS // lanes // math.ceil(width / (lanes * share))
-    if pass_name == "forward":
+    if pass_name in FORWARD:
         queries = tokens * (2 if floats <= _CROWDED_FLOATS else 1)
         tiles = [(queries, keys) for keys in (32, 16, 8)]
     else:

@@ -10,8 +10,8 @@ import torch
 DTYPES = (torch.bfloat16, torch.float16)
 
 COMMON_SOURCES = (
-    *("phi.cuh", "tensor_core.cuh", "cluster.cuh", "scalars.cuh", "output.cuh", "sequences.cuh"),
-    "large_head.cuh",
+    *("phi.cuh", "softmax.cuh", "tensor_core.cuh", "cluster.cuh", "scalars.cuh", "output.cuh"),
+    *("sequences.cuh", "large_head.cuh"),
 )
 CLUSTERS = (9, 0)  # the first compute capability that has them
 MAX_HEADS = 32
@@ -39,6 +39,8 @@ class TensorCorePlan:
 
     def sources(self, pass_name: str) -> tuple[str, ...]:
         """Return the files that make the pass."""
+        if pass_name == "sums":
+            return (*COMMON_SOURCES, "large_head_code.cuh", "large_head_sums.cu")
         if pass_name != "forward":
             return (*COMMON_SOURCES, "large_head_code.cuh", "large_head_backward.cu")
         code = "large_head_forward_code.cuh" if self.split == 1 else "large_head_code.cuh"
@@ -55,6 +57,8 @@ class TensorCorePlan:
         token = 2 * 8 * groups * width
         code = 2 * 8 * groups * self.queries * self.keys
         squares = 16 * 32 * self.warps * self.split
+        if pass_name == "sums":
+            return (self.queries + self.stages * self.keys) * token + squares
         if pass_name == "forward":
             exchanged = squares if self.split > 1 else 0
             return (self.queries + 2 * self.keys) * token + code + exchanged
@@ -84,6 +88,11 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     """List plans, the best first, as measured on an H200 (docs/kernel.md)."""
     if heads > MAX_HEADS:
         return ()
+    if pass_name == "sums":
+        # A warp for each eight queries, while the scores of all heads are few enough registers.
+        tiles = [(64, 16, 2)] if heads <= 16 else []
+        tiles += [(32, 16, 2), (32, 16, 1), (16, 16, 2), (16, 16, 1), (8, 16, 1)]
+        return tuple(_plans_of(tiles))
     split = math.ceil(8 * _groups(heads) * TensorCorePlan.padded(width) / _MOST_OF_A_ROW)
     if pass_name == "forward":
         # A block that holds whole rows is faster, though its tiles are smaller.
@@ -94,9 +103,11 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     # are registers.
     tiles = [(16, 32, 2)] if pass_name == "key" and heads * width <= 512 else []
     tiles += [(16, 16, 2), (8, 16, 2), (8, 16, 1)]
-    return tuple(
-        TensorCorePlan(queries=q, keys=k, warps=WARPS, stages=stages) for q, k, stages in tiles
-    )
+    return tuple(_plans_of(tiles))
+
+
+def _plans_of(tiles: list[tuple[int, int, int]]) -> list[TensorCorePlan]:
+    return [TensorCorePlan(queries=q, keys=k, warps=WARPS, stages=stages) for q, k, stages in tiles]
 
 
 def _forward_plans(heads: int, width: int, split: int) -> list[TensorCorePlan]:
