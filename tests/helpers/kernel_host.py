@@ -59,18 +59,25 @@ class HostBuilds:
             definitions = {**macros, "ENTRY": name, "KERNEL_SOURCE": f'"{kernel}"'}
             if "struct Memory" in source:
                 definitions["SHARED_STRUCT"] = "Memory"
-            library = kernel.with_suffix(".so")
-            subprocess.run(
-                [
-                    *("g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"),
-                    "-D_FORTIFY_SOURCE=0",  # longjmp between stacks is what we want
-                    *(f"-D{name}={value}" for name, value in definitions.items()),
-                    *("-x", "c++", str(HERE / "kernel_host.h"), "-o", str(library)),
-                ],
-                check=True,
-            )
-            self.kernels[key] = HostKernel(ctypes.CDLL(str(library)))
+            self.kernels[key] = self.compile(kernel.with_suffix(".so"), definitions)
         return self.kernels[key]
+
+    def compile(self, library, definitions):
+        self.run_compiler(library, definitions)
+        return HostKernel(ctypes.CDLL(str(library)))
+
+    def run_compiler(self, library, definitions, *more):
+        subprocess.run(
+            [
+                *("g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas"),
+                "-D_FORTIFY_SOURCE=0",  # longjmp between stacks is what we want
+                *more,
+                *(f"-D{name}={value}" for name, value in definitions.items()),
+                *("-x", "c++", str(HERE / "kernel_host.h"), "-o", str(library)),
+                *("-lm", "-lc", "-lgcc"),
+            ],
+            check=True,
+        )
 
 
 class HostKernel:

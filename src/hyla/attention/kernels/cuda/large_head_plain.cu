@@ -516,7 +516,8 @@ DEVICE void score_gradient(Memory &memory, const Arguments &a, const Sequence &s
             da[h] = 0.f;
 #pragma unroll
             for (int team = 0; team < TEAMS_PER_TOKEN; ++team) {
-                da[h] += memory.code_gradient[team][pair * CODE_PITCH + h];
+                // Of a pair that is masked it may be nothing: of queries that do not exist, none is made.
+                if (r != 0.f) da[h] += memory.code_gradient[team][pair * CODE_PITCH + h];
             }
             if constexpr (NORMALISED) mean += da[h] * code[h] * (1.f / HEADS);
         }
