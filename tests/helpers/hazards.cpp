@@ -27,7 +27,14 @@ typedef uint32_t Time;
 constexpr Time ON_ITS_WAY = ~Time(0);
 constexpr size_t GRAIN = 2;  // bytes that are told apart: a half
 
-enum Kind { WRITE_AFTER_WRITE, WRITE_AFTER_READ, READ_AFTER_WRITE, NEVER_WRITTEN, OUTSIDE };
+enum Kind {
+    WRITE_AFTER_WRITE,
+    WRITE_AFTER_READ,
+    READ_AFTER_WRITE,
+    NEVER_WRITTEN,
+    OUTSIDE,
+    NOT_PUBLISHED,
+};
 
 struct Hazard {
     int kind, first_thread, second_thread, block;
@@ -41,6 +48,7 @@ struct Write {
     Time time;
     int thread;
     const void *line;
+    bool copied;
 };
 struct Read {
     bool any;  // since the last write
@@ -60,9 +68,11 @@ struct Tensor {
 
 Launch launch;
 int cluster, current = -1, all_threads;
+bool of_products = false;
 Time first_time;                 // of the cluster that runs
-std::vector<Time> times;         // [thread, of thread]
-Time *known_by(int thread) { return times.data() + size_t(thread) * all_threads; }
+std::vector<Time> times;         // [thread, what it knows or is published to it, of thread]
+Time *known_by(int thread) { return times.data() + size_t(thread) * 2 * all_threads; }
+Time *published_to(int thread) { return known_by(thread) + all_threads; }
 Time &now(int thread) { return known_by(thread)[thread]; }
 
 size_t grains;  // of a block
@@ -84,8 +94,8 @@ void report(Kind kind, int first, const void *first_line, const void *second_lin
     hazards.push_back({kind, first, current, cluster, first_line, second_line, at});
 }
 
-void learn(Time *mine, const Time *theirs) {
-    for (int i = 0; i < all_threads; ++i) mine[i] = std::max(mine[i], theirs[i]);
+void learn(Time *mine, const Time *theirs, int count) {
+    for (int i = 0; i < count; ++i) mine[i] = std::max(mine[i], theirs[i]);
 }
 
 // ---------------------------------------------------------------- shared memory
@@ -136,11 +146,15 @@ void touch_shared(size_t offset, size_t bytes, bool writes, bool starts, const v
         if (writes) {
             check_writes(WRITE_AFTER_WRITE, grain, at, line);
             check_reads(grain, owner, at, line);
-            written[grain] = {starts ? ON_ITS_WAY : now(current), current, line};
+            written[grain] = {starts ? ON_ITS_WAY : now(current), current, line, false};
             read_last[grain].any = false;
             continue;
         }
         check_writes(READ_AFTER_WRITE, grain, at, line);
+        const Write &w = written[grain];
+        if (of_products && !w.copied && is_over(w) && w.time > published_to(current)[w.thread]) {
+            report(NOT_PUBLISHED, w.thread, w.line, line, at);
+        }
         reads[grain * launch.threads + current % launch.threads] = now(current);
         read_last[grain] = {true, current, line};
     }
@@ -201,7 +215,7 @@ extern "C" {
 void hazards_begin_launch(const Launch *given) {
     launch = *given, current = -1, cluster = -1, first_time = 1;
     all_threads = launch.blocks * launch.threads;
-    times.assign(size_t(all_threads) * all_threads, 0);
+    times.assign(size_t(all_threads) * 2 * all_threads, 0);
     grains = (launch.shared_bytes + GRAIN - 1) / GRAIN;
     written.assign(grains * launch.blocks, Write{});
     read_last.assign(grains * launch.blocks, Read{});
@@ -241,25 +255,25 @@ void hazards_run(int thread) { current = thread; }
 
 void hazards_come(Meeting meeting, int first, unsigned turn) {
     Gathered &x = meetings[{meeting, first, turn % 2}];
-    if (x.turn != turn) x.turn = turn, x.times.assign(all_threads, 0);
-    learn(x.times.data(), known_by(current));
+    if (x.turn != turn) x.turn = turn, x.times.assign(2 * all_threads, 0);
+    learn(x.times.data(), known_by(current), 2 * all_threads);
 }
 
 void hazards_go(Meeting meeting, int first, unsigned turn) {
-    learn(known_by(current), meetings[{meeting, first, turn % 2}].times.data());
+    learn(known_by(current), meetings[{meeting, first, turn % 2}].times.data(), 2 * all_threads);
     ++now(current);
 }
 
 void hazards_release(const void *at, unsigned number) {
     std::vector<Time> &x = released[{at, number}];
-    x.resize(all_threads);
-    learn(x.data(), known_by(current));
+    x.resize(2 * all_threads);
+    learn(x.data(), known_by(current), 2 * all_threads);
     ++now(current);
 }
 
 void hazards_acquire(const void *at, unsigned number) {
     const auto x = released.find({at, number});
-    if (x != released.end()) learn(known_by(current), x->second.data());
+    if (x != released.end()) learn(known_by(current), x->second.data(), 2 * all_threads);
 }
 
 void hazards_start_copy(const void *to, size_t bytes) { touch(to, bytes, true, CALLER, true); }
@@ -269,11 +283,18 @@ void hazards_end_copy(const void *to, size_t bytes) {
     const size_t first = offset / launch.shared_distance * grains +
                          offset % launch.shared_distance / GRAIN;
     for (size_t grain = first; grain < first + bytes / GRAIN; ++grain) {
-        written[grain].time = now(current), written[grain].thread = current;
+        written[grain] = {now(current), current, written[grain].line, true};
     }
 }
 
 void hazards_add(const void *to, size_t bytes) { touch(to, bytes, true, CALLER, false, true); }
+
+void hazards_publish() {
+    learn(published_to(current), known_by(current), all_threads);
+    ++now(current);
+}
+
+void hazards_products(bool begin) { of_products = begin; }
 
 // ---------------------------------------------------------------- what g++ calls
 

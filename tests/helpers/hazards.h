@@ -35,3 +35,7 @@ HAZARDS(start_copy(const void * /* to */, size_t))
 HAZARDS(end_copy(const void * /* to */, size_t))
 
 HAZARDS(add(const void *, size_t))  // atomically
+
+// Products see what threads have stored if these published it; whether what follows is theirs.
+HAZARDS(publish())
+HAZARDS(products(bool))

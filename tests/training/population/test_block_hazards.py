@@ -53,3 +53,15 @@ def test_every_pass_in_any_order(sizes, members, tokens, dtype, builds):
             upstream = [torch.ones_like(y) for y in outputs]
             results.append([*outputs, *torch.autograd.grad(outputs, given, upstream)])
         assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
+def test_tiles_that_are_not_published_are_missed(builds, monkeypatch):
+    def without(source, name, macros, device):
+        macros = {**macros, "UNPUBLISHED": 1}  # another kernel than the one that does
+        return builds.load_kernel(source.replace(" publish_tiles();", ""), name, macros, device)
+
+    monkeypatch.setattr(kernel, "load_kernel", without)
+    x, *parameters = [*drawn([(5, SMALL.embed)], 1), *drawn(SMALL.project, 1)]
+    outputs = fused_project(x, *parameters)
+    with pytest.raises(AssertionError, match="not published"):
+        torch.autograd.grad(outputs, x, [torch.ones_like(y) for y in outputs])

@@ -71,6 +71,7 @@ static float element(Descriptor tile, int row, int term) {
 OF_THE_MACHINE static void execute(const Product &p) {
     const int lane = block::current % block::WARP_SIZE;
     const int warp = block::current / block::WARP_SIZE % 4;
+    hazards_products(true);
     for (int h = 0; h < 2; ++h) {
         float left[TERMS];
         for (int t = 0; t < TERMS; ++t) {
@@ -87,6 +88,7 @@ OF_THE_MACHINE static void execute(const Product &p) {
             }
         }
     }
+    hazards_products(false);
 }
 
 static void start(const Product &p) {
@@ -149,7 +151,7 @@ static void wait_for_products() {
     block::exchange(&mine, 0);  // a warp waits as one
 }
 
-static void publish_tiles() {}
+static void publish_tiles() { hazards_publish(); }
 
 // ---------------------------------------------------------------- copies and who waits for them
 
