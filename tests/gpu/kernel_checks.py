@@ -16,6 +16,7 @@ from hyla.attention.spec import AttentionSpec
 SCALE, EPS = 0.7, 1e-6
 PLAIN_OUTPUT = {"output": "plain", "gain": 1.0, "row_factor": None}
 HYLA: dict[str, Any] = {"normalisation": "rms_head", "value": "hidden", "phi": "relu"}
+NAMES = ("output", "dq", "dk", "dv", "dbias")
 # Roundings of the largest entry.
 FLOOR = {torch.float32: 4e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
 
@@ -118,12 +119,31 @@ def assert_as_good_as_torch(tensors, padding=None, *, baseline=reference, **opti
     exact = with_gradients(reference, tensors, padding, upstream, torch.float64, **options)
     plain = with_gradients(baseline, tensors, padding, upstream, dtype, **options)
     ours = with_gradients(fused, tensors, padding, upstream, dtype, **options)
-    for name, truth, theirs, mine in zip(
-        ("output", "dq", "dk", "dv", "dbias"), exact, plain, ours, strict=False
-    ):
-        error, allowed = (_size(x.double() - truth, baseline) for x in (mine, theirs))
-        allowed = 2 * allowed + FLOOR[dtype] * _size(truth, baseline)
-        assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+    missed = []
+    for name, truth, theirs, mine in zip(NAMES, exact, plain, ours, strict=False):
+        error, theirs = (_size(x.double() - truth, baseline) for x in (mine, theirs))
+        allowed = 2 * theirs + FLOOR[dtype] * _size(truth, baseline)
+        if not error <= allowed:
+            limit = f"allowed {allowed:.2e} for torch's {theirs:.2e}"
+            missed.append(f"{name}: error {error:.2e}, {limit}; {_where(mine, truth)}")
+    assert not missed, _told(missed, tensors, padding is not None, options)
+
+
+def _where(mine, truth):
+    """Say what a log must tell: where it is wrong most, in how many places, and by how much."""
+    off = (mine.to(truth.device).double() - truth).abs().nan_to_num(nan=torch.inf)
+    at = torch.unravel_index(off.argmax(), off.shape)
+    return (
+        f"of {tuple(mine.shape)} worst at {tuple(map(int, at))}, {mine[at].item():.6g} for "
+        f"{truth[at].item():.6g}; {(off > off.max() / 2).sum().item()} entries half as wrong, "
+        f"{(~mine.isfinite()).sum().item()} not finite, largest {truth.abs().max().item():.2e}"
+    )
+
+
+def _told(missed, tensors, padded, options):
+    shapes = ", ".join(str(tuple(x.shape)) for x in tensors if x is not None)
+    call = f"seed {torch.initial_seed()}, {tensors[0].dtype} {shapes}, padded {padded}, {options}"
+    return "\n".join([call, *missed])
 
 
 def check_bias_of_minus_infinity(q, k, v, bias, *, deterministic=False, **options):
@@ -136,9 +156,12 @@ def check_bias_of_minus_infinity(q, k, v, bias, *, deterministic=False, **option
     exact = with_gradients(reference, on_cpu, None, upstream.cpu(), torch.float64, **member)
     member["deterministic"] = deterministic
     ours = with_gradients(fused, tensors, None, upstream, q.dtype, **member)
-    for name, truth, mine in zip(("output", "dq", "dk", "dv", "dbias"), exact, ours, strict=True):
+    missed = []
+    for name, truth, mine in zip(NAMES, exact, ours, strict=True):
         error = ((mine.cpu().double() - truth).norm() / truth.norm()).item()
-        assert error <= 4 * FLOOR[q.dtype], f"{name}: relative error {error:.2e}"
+        if not error <= 4 * FLOOR[q.dtype]:
+            missed.append(f"{name}: relative error {error:.2e}; {_where(mine, truth)}")
+    assert not missed, _told(missed, tensors, False, member)
     output, dq, *_, dbias = ours
     assert not output[:, 0].any()
     assert not dq[:, 0].any()

@@ -52,7 +52,9 @@ def test_rows_that_a_cluster_shares(heads, width, dtype):
     for queries, keys in ((70, 70), (33, 200), (1, 40)):
         q, k, v = (normal(2, T, heads, width, dtype=dtype) for T in (queries, keys, keys))
         padding = torch.rand(2, keys, device="cuda") > 0.3
-        for member in ({}, {"normalisation": "none", "phi": "gelu"}):
+        # Of one query's 8,000 hidden units one at ReLU's kink is most of the error: smooth, then.
+        phi = "silu" if queries == 1 else "relu"
+        for member in ({"phi": phi}, {"normalisation": "none", "phi": "gelu"}):
             check(q, k, v, causal=True, **member)
             check(q, k, v, normal(1, heads, queries, keys, dtype=dtype), padding=padding, **member)
 

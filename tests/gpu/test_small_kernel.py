@@ -26,13 +26,19 @@ BOTH_ORDERS = ["softmax+rms_head", "rms_head+softmax"]
 SIZES = [(1, 4), (3, 2), (8, 2), (12, 8), (16, 4), (16, 16), (64, 4), (64, 8)]
 
 
+def member_of(H, phi):
+    """HYLA; but one head normalises to its sign, and what its gradients are then is rounding."""
+    return HYLA | {"phi": phi} | ({"normalisation": "none"} if H == 1 else {})
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(("H", "D"), SIZES, ids=[f"H{H}D{D}" for H, D in SIZES])
 def test_every_length_matches_the_reference(H, D, dtype):
     torch.manual_seed(0)
     for T in (1, 2, 15, 16, 17, 36, 63, 96, 127):
         q, k, v = (normal(4, T, H, D, dtype=dtype) for _ in "qkv")
-        assert_as_good_as_torch((q, k, v, normal(2, H, T, T)), **HYLA, causal=T % 2 == 0)
+        options = {"causal": T % 2 == 0, **member_of(H, "relu")}
+        assert_as_good_as_torch((q, k, v, normal(2, H, T, T)), **options)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +116,8 @@ def test_biases_by_distance(H, D, dtype):
     for Tq, Tk in ((2, 3), (15, 17), (17, 16), (36, 36), (4, 36), (63, 40), (97, 97), (130, 7)):
         q = normal(6, Tq, H, D, dtype=dtype)
         k, v = (normal(6, Tk, H, D, dtype=dtype) for _ in "kv")
-        assert_as_good_as_torch((q, k, v, normal(2, H, Tq + Tk - 1)), **SMOOTH)
+        tensors = (q, k, v, normal(2, H, Tq + Tk - 1))
+        assert_as_good_as_torch(tensors, **member_of(H, "silu"))
 
 
 WALKS = [(4, 1), (4, 2), (4, 4), (8, 1), (8, 4), (8, 8), (16, 8)]

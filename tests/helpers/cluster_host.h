@@ -13,6 +13,6 @@ static T *in_block(T *at, int rank) {
 static void cluster_barrier() {
     bool &waits = block::fibre[block::current].waits_for_cluster;
     waits = true;
-    block::wait_for(&block::Fibre::cluster_barriers, 0, SPLIT * block::threads);
+    block::wait_for(&block::Fibre::cluster_barriers, OF_CLUSTER, 0, SPLIT * block::threads);
     waits = false;
 }

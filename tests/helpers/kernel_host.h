@@ -14,6 +14,8 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include "hazards.h"
+
 #define __global__
 #define __device__
 #define __shared__
@@ -65,7 +67,10 @@ static unsigned __float_as_uint(float x) {
 static float rsqrtf(float x) { return 1.f / sqrtf(x); }
 #define __expf(x) expf(x)  // glibc declares a function of this name
 static float __fdividef(float x, float y) { return x / y; }
-static void atomicAdd(float *to, float x) { *to += x; }
+OF_THE_MACHINE static void atomicAdd(float *to, float x) {
+    hazards_add(to, sizeof x);
+    *to += x;
+}
 
 #ifndef SPLIT
 #define SPLIT 1  // blocks of a cluster
@@ -118,8 +123,9 @@ static const unsigned *left_by(int lane, unsigned set) {
 
 namespace block {
 // Wait for `count` fibres from `first` on to have counted as far.
-static void wait_for(unsigned Fibre::*counter, int first, int count) {
+static void wait_for(unsigned Fibre::*counter, Meeting meeting, int first, int count) {
     const unsigned mine = ++(fibre[current].*counter);
+    hazards_come(meeting, first, mine);
     for (bool waiting = true; waiting;) {
         yield();
         waiting = false;
@@ -130,15 +136,22 @@ static void wait_for(unsigned Fibre::*counter, int first, int count) {
             waiting = true;
         }
     }
+    hazards_go(meeting, first, mine);
 }
 }  // namespace block
 
 static void __syncthreads() {
     const int first = block::current / block::threads * block::threads;
-    block::wait_for(&block::Fibre::barriers, first, block::threads);
+    block::wait_for(&block::Fibre::barriers, OF_BLOCK, first, block::threads);
 }
 
-static void __syncwarp() { block::exchange(nullptr, 0); }
+static void __syncwarp() {
+    const int first = block::current / block::WARP_SIZE * block::WARP_SIZE;
+    const unsigned turn = block::fibre[block::current].exchanges;
+    hazards_come(OF_WARP, first, turn);
+    block::exchange(nullptr, 0);
+    hazards_go(OF_WARP, first, turn);
+}
 
 template <typename T>
 static T __shfl_xor_sync(unsigned, T x, int mask) {
@@ -151,8 +164,31 @@ static T __shfl_xor_sync(unsigned, T x, int mask) {
 
 #include KERNEL_SOURCE
 
+// Where this library lies.
+extern __attribute__((visibility("hidden"))) char __ehdr_start, _end;
+extern "C" const char *first_byte() { return &__ehdr_start; }
+
 static const Arguments *arguments;
 static unsigned first_block;  // of the cluster
+
+// 0: as `launch` says; else another order of blocks, threads and warps for every number, in which
+// some warps fall behind.
+extern "C" {
+unsigned order = 0;
+}
+
+static unsigned random_below(unsigned end) {
+    static unsigned state = 1;
+    state ^= state << 13, state ^= state >> 17, state ^= state << 5;
+    return (state * (2 * order + 1) >> 16) % end;
+}
+
+static void shuffle(int *numbers, int count) {
+    for (int i = 0; i < count; ++i) {
+        const int j = static_cast<int>(random_below(i + 1));
+        numbers[i] = numbers[j], numbers[j] = i;
+    }
+}
 
 static void run_thread() {
     ENTRY(*arguments);
@@ -165,24 +201,40 @@ static void resume(int thread) {
     block::current = thread;
     threadIdx.x = thread % block::threads;
     blockIdx.x = first_block + thread / block::threads;
-    if (_setjmp(block::scheduler) != 0) return;
+    if (_setjmp(block::scheduler) != 0) return hazards_run(-1);
+    hazards_run(thread);
     if (fibre.started) _longjmp(fibre.resume, 1);
     fibre.started = true;
     setcontext(&fibre.start);
 }
 
-// Run each thread of a block to its next stop; whether any did more than wait for its cluster.
-static bool run_all_once(int first, bool ascending) {
+static int shuffled[block::MOST_THREADS];  // the same for all turns: or a lane might overtake one that
+                                           // exchanges with it
+static bool late[block::MOST_THREADS / block::WARP_SIZE];
+
+// Run each thread of a block to its next stop, but not those of warps that are late; whether any did
+// more than wait for its cluster.
+static bool run_most_once(int first, bool ascending) {
     bool went_on = false;
     for (int turn = 0; turn < block::threads; ++turn) {
-        const int thread = first + (ascending ? turn : block::threads - 1 - turn);
-        const block::Fibre &fibre = block::fibre[thread];
-        if (fibre.finished) continue;
+        const int ordered = ascending ? turn : block::threads - 1 - turn;
+        const int own = order == 0 ? ordered : shuffled[turn];
+        const block::Fibre &fibre = block::fibre[first + own];
+        if (fibre.finished || late[own / block::WARP_SIZE]) continue;
         const unsigned barriers = fibre.cluster_barriers;
-        resume(thread);
+        resume(first + own);
         went_on = went_on || !fibre.waits_for_cluster || fibre.cluster_barriers != barriers;
     }
     return went_on;
+}
+
+static bool run_once(int first, bool ascending) {
+    if (order != 0) {
+        for (bool &warp : late) warp = random_below(2) == 0;
+        if (run_most_once(first, ascending)) return true;
+        for (bool &warp : late) warp = false;
+    }
+    return run_most_once(first, ascending);
 }
 
 #ifdef SHARED_STRUCT
@@ -193,8 +245,22 @@ extern "C" void launch(int blocks, int threads, const Arguments *given, size_t s
     arguments = given;
     block::threads = threads;
     if (blocks % SPLIT != 0 || SPLIT * threads > block::MOST_THREADS) block::fail("a part of a cluster");
-    for (int cluster = 0; cluster < blocks / SPLIT; ++cluster) {
+    const Launch of_all = {reinterpret_cast<char *>(dynamic), SHARED_BYTES, shared_bytes,
+                           {{reinterpret_cast<char *>(block::fibre),
+                             reinterpret_cast<char *>(block::fibre + block::MOST_THREADS)},
+                            {&__ehdr_start, &_end},
+                            {reinterpret_cast<const char *>(given),
+                             reinterpret_cast<const char *>(given + 1)}},
+                           SPLIT, threads};
+    hazards_begin_launch(&of_all);
+    int *clusters = static_cast<int *>(malloc(sizeof(int) * (blocks / SPLIT)));
+    for (int i = 0; i < blocks / SPLIT; ++i) clusters[i] = i;
+    if (order != 0) shuffle(clusters, blocks / SPLIT);
+    for (int turn_of_all = 0; turn_of_all < blocks / SPLIT; ++turn_of_all) {
+        const int cluster = clusters[turn_of_all];
         first_block = cluster * SPLIT;
+        shuffle(shuffled, threads);
+        hazards_begin_cluster();
         memset(dynamic, 0xff, sizeof dynamic);  // NaNs: what is read must have been written
         for (int thread = 0; thread < SPLIT * threads; ++thread) {
             block::Fibre &fibre = block::fibre[thread];
@@ -213,16 +279,18 @@ extern "C" void launch(int blocks, int threads, const Arguments *given, size_t s
             running = false;
             for (int turn = 0; turn < SPLIT; ++turn) {
                 const int first = (ascending ? turn : SPLIT - 1 - turn) * threads;
-                while (run_all_once(first, ascending)) running = true;
+                while (run_once(first, ascending)) running = true;
             }
         }
         for (int thread = 0; thread < SPLIT * threads; ++thread) {
             if (!block::fibre[thread].finished) block::fail("waits for a cluster that does not come");
         }
+        hazards_end_cluster();
         const unsigned char *memory = reinterpret_cast<unsigned char *>(dynamic);
         for (size_t i = 0; i < sizeof dynamic; ++i) {
             if (i % SHARED_BYTES < shared_bytes || memory[i] == 0xff) continue;
             block::fail("wrote behind the shared memory it asked for");
         }
     }
+    free(clusters);
 }

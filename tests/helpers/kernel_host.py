@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,8 @@ def on_the_host(monkeypatch, builds, *kernels):
 class HostBuilds:
     """Compiles a kernel with g++, once for all processes that build in the same folder."""
 
+    flags: tuple[str, ...] = ()
+
     def __init__(self, folder: Path, hardware: dict[str, Path] | None = None):
         """`hardware` are more sources that a CPU has something else for, in a file."""
         self.folder = folder
@@ -61,16 +64,56 @@ class HostBuilds:
         if key not in self.kernels:
             for theirs, ours in self.hardware.items():
                 source = source.replace(theirs, ours.read_text(encoding="utf-8"))
-            definitions = {**macros, "ENTRY": name}
-            if "struct Memory" in source:
-                definitions["SHARED_STRUCT"] = "Memory"
-            library = self.folder / f"{digest_of(source, definitions)}.so"
-            if library.exists():
-                library.touch()  # still in use
+            build = Build(source, {**macros, "ENTRY": name}, self.flags, self.folder)
+            if build.library.exists():
+                build.library.touch()  # still in use
             else:
-                compile_for_host(source, definitions, library)
-            self.kernels[key] = HostKernel(ctypes.CDLL(str(library)))
+                build.compile()
+            self.kernels[key] = self.opened(build)
         return self.kernels[key]
+
+    def opened(self, build: "Build") -> "HostKernel":
+        return HostKernel(ctypes.CDLL(str(build.library)))
+
+
+@dataclass(frozen=True)
+class Build:
+    source: str
+    macros: Mapping[str, int | str]
+    flags: tuple[str, ...]
+    folder: Path
+
+    @property
+    def library(self) -> Path:
+        of = (what_all_builds_share(), self.source, sorted(self.macros.items()), self.flags)
+        return self.folder / f"{hashlib.sha256(repr(of).encode()).hexdigest()}.so"
+
+    def compile(self) -> None:
+        """Make the library, which appears whole."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            built = self.compile_in(Path(folder))
+            built.replace(self.library)
+
+    def compile_in(self, folder: Path, *more: str) -> Path:
+        """Compile to a library in `folder`, beside the source as it was compiled."""
+        kernel, built = folder / "kernel.cu", folder / "kernel.so"
+        kernel.write_text(self.source, encoding="utf-8")
+        macros = {**self.macros, "KERNEL_SOURCE": f'"{kernel}"'}
+        if "struct Memory" in self.source:
+            macros["SHARED_STRUCT"] = "Memory"
+        subprocess.run(
+            [
+                *COMPILER,
+                "-D_FORTIFY_SOURCE=0",  # longjmp between stacks is what we want
+                *self.flags,
+                *more,
+                *(f"-D{name}={value}" for name, value in macros.items()),
+                *("-x", "c++", str(HEADER), "-o", str(built)),
+                *("-lm", "-lc", "-lgcc"),
+            ],
+            check=True,
+        )
+        return built
 
 
 COMPILER = ("g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-Wno-unknown-pragmas")
@@ -82,29 +125,6 @@ def what_all_builds_share() -> str:
     version = subprocess.run([COMPILER[0], "--version"], check=True, capture_output=True, text=True)
     headers = [path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.h"))]
     return repr((version.stdout, COMPILER, headers))
-
-
-def digest_of(source: str, definitions: Mapping[str, int | str]) -> str:
-    of = repr((what_all_builds_share(), source, sorted(definitions.items())))
-    return hashlib.sha256(of.encode()).hexdigest()
-
-
-def compile_for_host(source: str, definitions: Mapping[str, int | str], library: Path) -> None:
-    """Compile `source` to `library`, which appears whole."""
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        kernel, built = Path(folder) / "kernel.cu", Path(folder) / "kernel.so"
-        kernel.write_text(source, encoding="utf-8")
-        subprocess.run(
-            [
-                *COMPILER,
-                "-D_FORTIFY_SOURCE=0",  # longjmp between stacks is what we want
-                *(f"-D{name}={value}" for name, value in definitions.items()),
-                f'-DKERNEL_SOURCE="{kernel}"',
-                *("-x", "c++", str(HEADER), "-o", str(built)),
-            ],
-            check=True,
-        )
-        built.replace(library)
 
 
 def kept_builds() -> Path:

@@ -83,21 +83,22 @@ static void store_matrices_transposed(Shared row, const Pair (&x)[4]) {
     block::exchange(&row, 1);  // nobody goes on before all have written
 }
 
+OF_THE_MACHINE static float half_left_by(int lane, unsigned set, int word, int which) {
+    const Pair pair = block::left_by(lane, set)[word];
+    return which == 0 ? first_of(pair) : second_of(pair);
+}
+
 // Operands lie as in the fragments of mma.sync: a0 a1 a2 a3 b0 b1.
 static void host_multiply_add(float (&d)[4], const float (&c)[4], const Pair (&operands)[6],
                               int terms) {
     const unsigned set = block::exchange(operands, 6);
-    auto element = [&](int lane, int word, int which) {
-        const Pair pair = block::left_by(lane, set)[word];
-        return which == 0 ? first_of(pair) : second_of(pair);
-    };
     for (int e = 0; e < 4; ++e) {
         const int row = host_lane() / 4, column = host_lane() % 4 * 2 + e % 2, upper = e / 2;
         float sum = 0.f;
         for (int t = 0; t < terms; ++t) {
             const int lane_of_term = t % 8 / 2, high = t / 8;
-            sum += element(row * 4 + lane_of_term, upper + 2 * high, t % 2) *
-                   element(column * 4 + lane_of_term, 4 + high, t % 2);
+            sum += half_left_by(row * 4 + lane_of_term, set, upper + 2 * high, t % 2) *
+                   half_left_by(column * 4 + lane_of_term, set, 4 + high, t % 2);
         }
         d[e] = c[e] + sum;
     }
@@ -128,6 +129,7 @@ static void copy_async(Shared to, const Half *from, bool live) {
     Copies &mine = copies[block::current];
     if (mine.count == MOST_COPIES) block::fail("too many copies on their way");
     mine.copy[mine.count++] = {at_address(to, "misaligned copy"), live ? from : nullptr};
+    hazards_start_copy(mine.copy[mine.count - 1].to, 16);
 }
 
 static void close_copies() {
@@ -142,6 +144,7 @@ static void wait_for_copies() {
     if (mine.groups <= PENDING) return;
     const int done = mine.groups - PENDING, arrived = mine.end_of[done - 1];
     for (int i = 0; i < arrived; ++i) {
+        hazards_end_copy(mine.copy[i].to, 16);
         if (mine.copy[i].from != nullptr) memcpy(mine.copy[i].to, mine.copy[i].from, 16);
         else memset(mine.copy[i].to, 0, 16);
     }
@@ -151,4 +154,6 @@ static void wait_for_copies() {
     for (int i = 0; i < mine.groups; ++i) mine.end_of[i] = mine.end_of[i + done] - arrived;
 }
 
-static void add_atomically(float *to, float first, float second) { to[0] += first, to[1] += second; }
+static void add_atomically(float *to, float first, float second) {
+    atomicAdd(to, first), atomicAdd(to + 1, second);
+}

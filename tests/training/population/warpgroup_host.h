@@ -46,7 +46,7 @@ struct Pending {
     Product queue[MOST];
     int count, committed[GROUPS], groups;
 };
-static Pending *pending = new Pending[block::MOST_THREADS]();
+static Pending pending[block::MOST_THREADS];
 
 static Pending &mine() { return pending[block::current]; }
 
@@ -68,9 +68,10 @@ static float element(Descriptor tile, int row, int term) {
     return first_of(x);
 }
 
-static void execute(const Product &p) {
+OF_THE_MACHINE static void execute(const Product &p) {
     const int lane = block::current % block::WARP_SIZE;
     const int warp = block::current / block::WARP_SIZE % 4;
+    hazards_products(true);
     for (int h = 0; h < 2; ++h) {
         float left[TERMS];
         for (int t = 0; t < TERMS; ++t) {
@@ -87,6 +88,7 @@ static void execute(const Product &p) {
             }
         }
     }
+    hazards_products(false);
 }
 
 static void start(const Product &p) {
@@ -149,7 +151,7 @@ static void wait_for_products() {
     block::exchange(&mine, 0);  // a warp waits as one
 }
 
-static void publish_tiles() {}
+static void publish_tiles() { hazards_publish(); }
 
 // ---------------------------------------------------------------- copies and who waits for them
 
@@ -170,12 +172,13 @@ constexpr int MOST = 64;
 static Copy queue[MOST];
 static int count = 0;
 
-static void complete(Barrier &barrier) {
+OF_THE_MACHINE static void complete(Barrier &barrier) {
     if (barrier.missing > 0 || barrier.bytes > 0) return;
     barrier.missing = barrier.arrivals, barrier.phase ^= 1;
 }
 
-static void arrive(Barrier &barrier, int bytes) {
+OF_THE_MACHINE static void arrive(Barrier &barrier, int bytes) {
+    hazards_release(&barrier, barrier.phase);
     if (barrier.missing == 0) block::fail("more arrive than were expected");
     barrier.bytes += bytes, --barrier.missing;
     complete(barrier);
@@ -183,7 +186,7 @@ static void arrive(Barrier &barrier, int bytes) {
 
 }  // namespace bulk
 
-static void set_up(Barrier &barrier, int arrivals) {
+OF_THE_MACHINE static void set_up(Barrier &barrier, int arrivals) {
     barrier = {static_cast<unsigned short>(arrivals), static_cast<unsigned short>(arrivals), 0, 0};
 }
 
@@ -198,10 +201,11 @@ static void copy_to_shared(void *to, const void *from, int bytes, Barrier &barri
     }
     if (bulk::count == bulk::MOST) block::fail("too many copies on their way");
     memset(to, 0xff, bytes);
+    hazards_start_copy(to, bytes);
     bulk::queue[bulk::count++] = {&barrier, to, from, bytes};
 }
 
-static void wait(Barrier &barrier, int phase) {
+OF_THE_MACHINE static void wait(Barrier &barrier, int phase) {
     for (int turn = 0; barrier.phase == static_cast<unsigned>(phase); ++turn) {
         for (int k = 0; k < bulk::count;) {
             const bulk::Copy copy = bulk::queue[k];
@@ -210,6 +214,8 @@ static void wait(Barrier &barrier, int phase) {
                 continue;
             }
             memcpy(copy.to, copy.from, copy.bytes);
+            hazards_end_copy(copy.to, copy.bytes);
+            hazards_release(&barrier, phase);
             barrier.bytes -= copy.bytes;
             bulk::queue[k] = bulk::queue[--bulk::count];
             bulk::complete(barrier);
@@ -217,6 +223,7 @@ static void wait(Barrier &barrier, int phase) {
         if (turn == 1 << 20) block::fail("waits for ever");
         block::yield();
     }
+    hazards_acquire(&barrier, phase);
 }
 
 // ---------------------------------------------------------------- memory

@@ -609,7 +609,7 @@ DEVICE void value_gradients(float (&dv)[HEADS][SHARE], Memory &memory, const Arg
     __syncthreads();
 }
 
-// Of a pair that is seen, from the gradients of its code to those of s, with a softmax of b.
+// Of a pair, from the gradients of its code to those of s, with a softmax of b.
 DEVICE void code_gradient(float (&da)[HEADS], const Memory &memory, int pair, float m) {
     const float r = memory.inverse[pair];
     const auto code = [&](int h) {
@@ -621,7 +621,8 @@ DEVICE void code_gradient(float (&da)[HEADS], const Memory &memory, int pair, fl
         da[h] = 0.f;
 #pragma unroll
         for (int team = 0; team < TEAMS_PER_TOKEN; ++team) {
-            da[h] += memory.code_gradient[team][pair * CODE_PITCH + h];
+            // Of a pair that is masked it may be nothing: of queries that do not exist, none is made.
+            if (r != 0.f) da[h] += memory.code_gradient[team][pair * CODE_PITCH + h];
         }
         da[h] *= m;
         if constexpr (NORMALISED) mean += da[h] * code(h) * (1.f / HEADS);
