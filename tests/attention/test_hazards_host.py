@@ -59,7 +59,9 @@ HYLA = Formula(
 )
 
 
-def with_gradients(H, D, Tq, Tk, B=1, biases=0, padded=False, dtype=BF16, fixed=False, **member):
+def with_gradients(
+    H, D, Tq, Tk, B=1, biases=0, padded=False, dropout=False, dtype=BF16, fixed=False, **member
+):
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape):
@@ -71,6 +73,8 @@ def with_gradients(H, D, Tq, Tk, B=1, biases=0, padded=False, dtype=BF16, fixed=
         options["bias"] = normal(biases, H, Tq, Tk)
     if padded:
         options["padding"] = torch.rand(B, Tk, generator=generator) > 0.3
+    if dropout:
+        options["multiplier"] = (torch.rand(1, Tq, Tk, generator=generator) > 0.3) / 0.7
     formula = replace(HYLA, **member)
     output = fused_attention("large_head", Call(q, k, v, formula=formula, **options))
     leaves = [x for x in (q, k, v, options.get("bias")) if x is not None]
@@ -78,6 +82,7 @@ def with_gradients(H, D, Tq, Tk, B=1, biases=0, padded=False, dtype=BF16, fixed=
 
 
 SOFTMAX = {"normalisation": "softmax+rms_head"}
+RMS_FIRST = {"normalisation": "rms_head+softmax"}
 
 
 @pytest.mark.parametrize(
@@ -85,6 +90,7 @@ SOFTMAX = {"normalisation": "softmax+rms_head"}
     [
         {"H": 8, "D": 32, "Tq": 17, "Tk": 33, "B": 2, "biases": 1, "padded": True},
         {"H": 8, "D": 16, "Tq": 17, "Tk": 17, "fixed": True, "output": "rms", **SOFTMAX},
+        {"H": 8, "D": 16, "Tq": 17, "Tk": 33, "padded": True, **RMS_FIRST},
         # Rows that a cluster shares.
         {"H": 12, "D": 100, "Tq": 18, "Tk": 17, "padded": True, "dtype": FP16},
         # Linear value networks.
@@ -92,6 +98,16 @@ SOFTMAX = {"normalisation": "softmax+rms_head"}
         # Plain arithmetic.
         {"H": 3, "D": 32, "Tq": 9, "Tk": 18, "B": 2, "biases": 1, "dtype": FP32},
         {"H": 3, "D": 16, "Tq": 9, "Tk": 9, "fixed": True, "value": "linear", "dtype": FP32},
+        {
+            "H": 3,
+            "D": 32,
+            "Tq": 9,
+            "Tk": 18,
+            "biases": 1,
+            "dropout": True,
+            "dtype": FP32,
+            **RMS_FIRST,
+        },
     ],
     ids=lambda case: "-".join(map(str, case.values())),
 )
