@@ -47,7 +47,7 @@ test: lint types audit
 test-slow: $(STAMP)
 	$(BIN)/pytest -n 2 -m slow
 
-# Needs no installation but torch's, pytest's and what a test imports: a GPU is often a guest's.
+# Installs nothing: a GPU machine often has a torch of its own.
 test-gpu:
 	PYTHONPATH=src $(PYTHON) tools/gpu_tests.py
 

@@ -113,15 +113,16 @@ def test_presets_name_their_scales(monkeypatch):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"stepz": 1}, r"stepz is not a setting \(did you mean 'steps'"),
-        ({"model": {"num_layer": 1}}, "model.num_layer is not a setting"),
-        ({"task": {"nope": 1}}, "task.nope is not a setting"),
-        ({"evaluation": 3}, "evaluation must hold settings by name, got 3"),
+        ({"stepz": 1}, r": stepz is not a setting \(did you mean 'steps'"),
+        ({"model": {"num_layer": 1}}, ": model.num_layer is not a setting"),
+        (None, " must hold settings by name, got None"),
+        ({"task": {"nope": 1}}, ": task.nope is not a setting"),
+        ({"evaluation": 3}, ": evaluation must hold settings by name, got 3"),
     ],
 )
 def test_a_preset_with_a_wrong_name_is_named(monkeypatch, wrong, message):
     monkeypatch.setattr(FuzzyLogic, "presets", {"smoke": wrong})
-    with pytest.raises(ValueError, match=f"^presets of fuzzy at smoke scale: {message}"):
+    with pytest.raises(ValueError, match=f"^presets of fuzzy at smoke scale{message}"):
         load_preset("fuzzy", "smoke")
 
 

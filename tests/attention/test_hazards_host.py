@@ -20,6 +20,7 @@ from hyla.attention.kernels import decode, large_head, small_head
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.ops import fused_attention
+from hyla.attention.kernels.plans import tensor_core
 from kernel_host import kept_builds, needs_host_build, on_the_host
 
 pytestmark = needs_host_build
@@ -117,7 +118,7 @@ def test_large_heads(case, builds):
 
 
 def test_a_cluster_that_shares_the_forward(builds, monkeypatch):
-    plans = large_head.tensor_core.plans
+    plans = tensor_core.plans
     split = [plan for plan in plans("forward", 32, 64) if plan.split > 1]
     monkeypatch.setattr(
         large_head, "choose_plan", lambda name, *_: split[0] if name == "forward" else None

@@ -13,6 +13,7 @@ from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
+from hyla.attention.kernels.plans import large
 from hyla.attention.kernels.plans.plain import PlainPlan
 from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
 from kernel_host import needs_host_build, on_the_host
@@ -40,10 +41,10 @@ HYLA = Formula(
 @pytest.fixture(params=[AMPERE, ADA], ids=["ampere", "ada"])
 def gpu(request, monkeypatch):
     monkeypatch.setattr(nvrtc, "shared_memory", lambda device: request.param.shared_memory)
-    monkeypatch.setattr(large_head, "capability", lambda device: request.param.capability)
-    large_head._first_plan.cache_clear()
+    monkeypatch.setattr(nvrtc, "capability", lambda device: request.param.capability)
+    large._first_plan.cache_clear()
     yield request.param
-    large_head._first_plan.cache_clear()
+    large._first_plan.cache_clear()
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def compiler():
 
 def plans(heads, width):
     q = torch.zeros(1, 4, heads, width, dtype=BF16)
-    return [large_head.choose_plan(name, q) for name in PASSES]
+    return [large.choose_plan(name, q) for name in PASSES]
 
 
 def test_tiles_are_as_large_as_shared_memory_allows(gpu):

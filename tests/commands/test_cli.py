@@ -123,9 +123,10 @@ def test_help_of_train_teaches(capsys):
         (["train", "fuzzy", "--model.phi", "silu"], "as in --attention hyla.silu"),
         (["train", "fuzzy", "--attention", "hylla"], "did you mean 'hyla'?"),
         (["train", "fuzzy", "--attention", "HYLA"], "did you mean 'hyla'?"),
-        (["train", "fuzzy", "--attention", "best"], "take 'hyla.expected2', which is recommended"),
+        (["train", "fuzzy", "--attention", "best"], "(recommended: 'hyla.expected2')"),
         (["doctor", "int"], "'int' has no meaning here (did you mean 'init'?)"),
         (["explore", "--prot", "3"], "did you mean '--port'?"),  # --root is as close
+        (["bench", "--what", "train"], "no option --what; see hyla bench --help"),
         (["demo", "--sede", "3"], "no option --sede; see hyla demo --help"),
         (
             ["train", "fuzzy", "--precision", "bf61"],

@@ -6,6 +6,7 @@ from kernel_checks import check, normal
 
 from hyla.attention.kernels import large_head, nvrtc
 from hyla.attention.kernels.formula import read_sources
+from hyla.attention.kernels.plans import large
 
 pytestmark = pytest.mark.gpu
 
@@ -17,9 +18,9 @@ def older(request, monkeypatch):
 
     monkeypatch.setattr(nvrtc, "shared_memory", lambda device: request.param * 1024)
     monkeypatch.setattr(large_head, "read_sources", without_hopper)
-    large_head._first_plan.cache_clear()
+    large._first_plan.cache_clear()
     yield
-    large_head._first_plan.cache_clear()
+    large._first_plan.cache_clear()
 
 
 @pytest.mark.usefixtures("older")

@@ -119,6 +119,8 @@ def test_a_shape_is_that_of_the_instances():
 
 def test_heads_that_share_keys_are_another_method_and_the_default_is_what_it_was():
     assert "num_key_heads" not in config().to_tree()["model"]
+    heads = config().model.num_heads
+    assert config(model={"num_key_heads": heads}) == config()
     shared = config(model={"num_key_heads": 2})
     assert config_from_tree(shared.to_tree()) == shared
     assert method_key(shared) != method_key(config())

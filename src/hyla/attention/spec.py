@@ -200,7 +200,7 @@ def resolve_spec(attention: str | AttentionSpec) -> AttentionSpec:
     if preset not in PRESETS:
         raise _plugins.PluginError(
             f"attention {attention!r} is unknown{nearest(preset, PRESETS)}; "
-            f"take {RECOMMENDED!r}, which is recommended, choose from {sorted(PRESETS)}, pass an "
+            f"choose from {sorted(PRESETS)} (recommended: {RECOMMENDED!r}), pass an "
             "AttentionSpec, or name the plug-in that registers your own (--plugin FILE.py, or "
             "import it)"
         )

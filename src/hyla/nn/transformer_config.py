@@ -77,6 +77,8 @@ class TransformerConfig:
         )
         check_heads(self.num_heads, qk_dim=self.qk_dim, v_dim=self.v_dim)
         check_key_heads(self.num_heads, self.key_heads)
+        if self.num_key_heads == self.num_heads:  # the same network, and so the same name
+            object.__setattr__(self, "num_key_heads", None)
         check_dropout(attention_dropout=self.attention_dropout)
         resolve_spec(self.attention)
         for name, options in (

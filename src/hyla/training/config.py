@@ -154,7 +154,7 @@ def load_preset(task: str, scale: str) -> dict[str, Any]:
 
 def _check_preset(tree: Mapping[str, Any], task: str, where: str) -> None:
     """Raise a ValueError for a name that is no setting: later, nobody knows who gave it."""
-    _check_names(TrainConfig, settings_by_name(tree, where), where)
+    _check_names(TrainConfig, settings_by_name(tree, where.removesuffix(": ")), where)
     parts = {"task": task_class(task).config_class, "model": TransformerConfig}
     for name, kind in (parts | {"evaluation": Evaluation}).items():
         _check_names(kind, settings_by_name(tree.get(name, {}), where + name), f"{where}{name}.")

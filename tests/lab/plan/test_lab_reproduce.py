@@ -295,6 +295,10 @@ def test_models_that_were_trained_by_hand_are_pointed_out(tmp_path: Path, capsys
     assert "2 of the models to train here are finished under runs, where hyla train" in said
     assert main([*command, "--root", "runs"]) == 0
     assert "hyla train leaves" not in capsys.readouterr().out
+    config = next(Path("runs").rglob("config.json"))
+    config.write_text(config.read_text()[:40])
+    assert main(command) == 0  # a damaged run there hinders nothing here
+    assert "hyla train leaves" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

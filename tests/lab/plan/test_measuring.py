@@ -95,6 +95,8 @@ def test_a_table_of_runs_takes_what_was_trained_since(tmp_path: Path):
     assert [row["run"] for row in tables.measured("losses")] == ["first", "second"]
     with pytest.raises(NotAvailableError):
         here(again=True)
+    runs.mkdir()
+    assert here() is None  # nor is it told as measured where there is nothing to measure
 
 
 def test_codes_are_measured_of_models_that_are_here(tmp_path: Path):

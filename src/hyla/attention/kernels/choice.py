@@ -15,7 +15,7 @@ from torch import Tensor
 from hyla.attention.kernels import ELSEWHERE, decode, large_head, output_stage, small_head
 from hyla.attention.kernels.call import Call, Kernel
 from hyla.attention.kernels.gradients import is_differentiated, why_not_forward_mode
-from hyla.attention.kernels.large_head import capability
+from hyla.attention.kernels.nvrtc import capability
 
 KERNELS: Mapping[str, Kernel] = {
     "small_head": small_head,

@@ -11,7 +11,6 @@ differentiate: `why_unsupported` says what they can take, `ops` registers them w
 
 import ctypes
 import dataclasses
-import functools
 import math
 
 import torch
@@ -24,9 +23,14 @@ from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import NORMALISATIONS, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
 from hyla.attention.kernels.output_stage import Output, describe
-from hyla.attention.kernels.plans import linear, plain, tensor_core
-from hyla.attention.kernels.plans.plain import PlainPlan
-from hyla.attention.kernels.plans.tensor_core import TensorCorePlan
+from hyla.attention.kernels.plans.large import (
+    MAX_HEADS,
+    MAX_WIDTH,
+    Plan,
+    choose_plan,
+    takes_plain,
+    why_too_large,
+)
 from hyla.attention.kernels.tensors import (
     Tensor4,
     aligned,
@@ -40,11 +44,6 @@ from hyla.attention.kernels.tensors import (
 load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
 VALUES = ("hidden", "linear")
-CAPABILITY = (8, 0)  # of the GPU: Ampere's, for products and conversions of bfloat16
-MAX_HEADS = 64
-MAX_WIDTH = 128
-
-Plan = TensorCorePlan | PlainPlan
 
 _RMS_FIRST = "rms_head+softmax"
 _SOFTMAXES = ("softmax", "softmax+rms_head", _RMS_FIRST)
@@ -72,12 +71,12 @@ def why_unsupported(call: Call) -> str | None:
     reason = why_unreadable(call, DEVICES)
     if reason is not None and not reason.startswith(ELSEWHERE):
         return reason
-    return _why_too_large(*_problem(call.q), _passes(call), _products(call)) or reason
+    return why_too_large(call.q, _passes(call), _products(call)) or reason
 
 
 def needs_plain_arithmetic(call: Call) -> bool:
     """Say whether some pass of a call that is supported cannot take tensor cores."""
-    return _takes_plain(*_problem(call.q), _passes(call), _products(call))
+    return takes_plain(call.q, _passes(call), _products(call))
 
 
 def why_untimed(call: Call) -> str | None:
@@ -103,7 +102,7 @@ def _rows_by_flash(call: Call) -> bool:
         and call.multiplier is None
         and call.formula.normalisation != _RMS_FIRST
         and softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) is None
-        and not _takes_plain(*_problem(call.q), ("forward", *_BACKWARD), "hidden")
+        and not takes_plain(call.q, ("forward", *_BACKWARD), "hidden")
     )
 
 
@@ -119,7 +118,7 @@ def _products(call: Call) -> str | None:
         return formula.value
     known = (formula.normalisation, formula.value) == (_RMS_FIRST, "hidden") and call.bias is None
     passes = ("sums", "forward", "delta", *_BACKWARD)
-    return "hidden" if known and not _takes_plain(*_problem(call.q), passes, "hidden") else None
+    return "hidden" if known and not takes_plain(call.q, passes, "hidden") else None
 
 
 def _passes(call: Call) -> tuple[str, ...]:
@@ -129,54 +128,6 @@ def _passes(call: Call) -> tuple[str, ...]:
     if not needs_gradient(call.q, call.k, call.v, call.bias):
         return passes
     return (*passes, "delta", *_BACKWARD) if own else (*passes, *_BACKWARD)
-
-
-def _problem(q: Tensor) -> tuple[int, int, torch.dtype, str, int | None]:
-    """Return what the plans of all passes depend on, all constants."""
-    heads, width = _settled(q.shape[2], MAX_HEADS), _settled(q.shape[3], MAX_WIDTH)
-    return heads, width, q.dtype, q.device.type, q.device.index
-
-
-def _settled(size: int, largest: int) -> int:
-    """Return `size` as a constant, also where a compiler keeps it symbolic."""
-    for constant in range(1, largest + 1):
-        if constant == size:
-            return constant
-    return size
-
-
-@torch.compiler.assume_constant_result
-def _why_too_large(
-    heads: int,
-    width: int,
-    dtype: torch.dtype,
-    kind: str,
-    index: int | None,
-    passes: tuple[str, ...],
-    products: str | None,
-) -> str | None:
-    device = torch.device(kind if index is None else f"{kind}:{index}")
-    if capability(device) < CAPABILITY:
-        return "it needs compute capability 8.0 (Ampere) or newer"
-    for name in passes:
-        if _first_plan(name, heads, width, dtype, device, products) is None:
-            return f"H = {heads} heads of D = {width} do not fit on a multiprocessor"
-    return None
-
-
-@torch.compiler.assume_constant_result
-def _takes_plain(
-    heads: int,
-    width: int,
-    dtype: torch.dtype,
-    kind: str,
-    index: int | None,
-    passes: tuple[str, ...],
-    products: str | None,
-) -> bool:
-    device = torch.device(kind if index is None else f"{kind}:{index}")
-    plans = (_first_plan(name, heads, width, dtype, device, products) for name in passes)
-    return any(plan is None or isinstance(plan, PlainPlan) for plan in plans)
 
 
 # ------------------------------------------------------------------ the two directions
@@ -275,46 +226,7 @@ def _bias_gradient_slabs(bias: Tensor, batch: int, deterministic: bool) -> tuple
     return mode, torch.zeros(shape, dtype=torch.float32, device=bias.device)
 
 
-# ------------------------------------------------------------------ layout on the machine
-
-
-def choose_plan(pass_name: str, q: Tensor, products: str | None = "hidden") -> Plan:
-    """Choose the plan of a pass for heads shaped as in q [B, T, H, D].
-
-    `products` is the value network whose passes on tensor cores may be taken, if there are any.
-    """
-    heads, width = q.shape[2:]
-    plan = _first_plan(pass_name, heads, width, q.dtype, q.device, products)
-    if plan is None:
-        raise ValueError(f"no plan of the {pass_name} pass fits H = {heads}, D = {width}")
-    return plan
-
-
-@functools.cache
-def _first_plan(
-    pass_name: str,
-    heads: int,
-    width: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    products: str | None,
-) -> Plan | None:
-    candidates = plain.plans(pass_name, heads, width)
-    if dtype in tensor_core.DTYPES and products is not None:
-        tiled = linear if products == "linear" else tensor_core
-        candidates = (*tiled.plans(pass_name, heads, width), *candidates)
-    if capability(device) < tensor_core.CLUSTERS:
-        candidates = tuple(plan for plan in candidates if plan.split == 1)
-    room = nvrtc.shared_memory(device) + nvrtc.RESERVED
-    for plan in candidates:
-        if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + nvrtc.RESERVED) <= room:
-            return plan
-    return None
-
-
-def capability(device: torch.device) -> tuple[int, int]:
-    """Return a GPU's compute capability; elsewhere, where the host build runs, a Hopper GPU's."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+# ------------------------------------------------------------------ operands a pass can load
 
 
 def _prepared(call: Call, *plans: Plan) -> Call:

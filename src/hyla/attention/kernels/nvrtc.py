@@ -162,6 +162,11 @@ RESERVED = 1024
 """Bytes of shared memory that the driver keeps in each block."""
 
 
+def capability(device: torch.device) -> tuple[int, int]:
+    """Return a GPU's compute capability; elsewhere, where the host build runs, a Hopper's."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
+
+
 def shared_memory(device: torch.device) -> int:
     """Return the bytes that a block may have; elsewhere, where the host build runs, a Hopper's."""
     if device.type != "cuda":

@@ -54,7 +54,8 @@ def unknown_option(error: UnknownOptionError) -> str:
             f"there is no option {option}: it is part of the attention's name, as in --attention "
             "hyla.silu (another φ) or --attention hyla.rms4 (a normalised output)"
         )
-    names = [n for a in error.argument_collection if not a.children for n in a.names]
+    taken = (argument for argument in error.argument_collection if not argument.children)
+    names = [name for argument in taken for name in argument.names if name.startswith("-")]
     return f"there is no option {option}{nearest(option, names) or _see_help(error)}"
 
 

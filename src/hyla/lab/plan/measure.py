@@ -72,6 +72,8 @@ def measure(
         if known:
             return None
         raise
+    if known and not rows:
+        return None
     if rows:
         whence = measured_with(resolve_device(device))
         whole = [{**whence, **row} for row in rows]

@@ -25,6 +25,7 @@ from hyla.results.runs import Row, origin_of, read_run
 from hyla.results.tables import Tables
 from hyla.training import Interrupted, Member
 from hyla.training.identity import method_key
+from hyla.training.run.errors import RunDirectoryError
 
 _OUT = Path("results/lab")
 # Apart, as its numbers mean nothing, and git ignores it.
@@ -187,7 +188,10 @@ class Reproduction(LabLaunch, Job, Extent):
         if self.root != LabLaunch.root:
             return None
         elsewhere = Launch.root
-        there = plan(self.methods, elsewhere, lambda config: self.usual_population)
+        try:
+            there = plan(self.methods, elsewhere, lambda config: self.usual_population)
+        except RunDirectoryError:  # nothing of it is needed here
+            return None
         missing = _models(share for share in shares if not share.finished)
         found = _models(share for share in there if share.finished)
         if not (count := len(missing & found)):
