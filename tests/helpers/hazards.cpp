@@ -155,8 +155,10 @@ void touch_shared(size_t offset, size_t bytes, bool writes, bool starts, const v
         if (of_products && !w.copied && is_over(w) && w.time > published_to(current)[w.thread]) {
             report(NOT_PUBLISHED, w.thread, w.line, line, at);
         }
-        reads[grain * launch.threads + current % launch.threads] = now(current);
-        read_last[grain] = {true, current, line};
+        // A warp multiplies as one: once a lane has waited, the products of all are over.
+        const int reader = of_products ? current / 32 * 32 : current;
+        reads[grain * launch.threads + reader % launch.threads] = now(reader);
+        read_last[grain] = {true, reader, line};
     }
     if (!writes && !is_written(owner, at)) report(NEVER_WRITTEN, current, line, line, at);
 }

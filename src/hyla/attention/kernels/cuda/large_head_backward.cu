@@ -475,11 +475,12 @@ DEVICE void score_gradient(float (&ds)[OWN_GROUPS][2], const Memory &memory, con
         const float dt = HAS_RMS ? da_h - base * mean : da_h;
         float raw = (FOR_FLASH ? a_h : r) * dt;
         const int at_query = tile.first_query + query, at_key = tile.first_key + key;
-        if (r != 0.f && masked_by_bias(a, s, head, at_query, at_key, a_h)) raw = 0.f;
+        // Tiles reach beyond the heads, and the biases end with these.
+        const bool live = r != 0.f && head < HEADS;
+        if (live && masked_by_bias(a, s, head, at_query, at_key, a_h)) raw = 0.f;
         ds[i / 2][i % 2] = with_gain(a.output, raw);
         if constexpr (BIAS_GRADIENT != BIAS_GRADIENT_NONE) {
-            if (r == 0.f || head >= HEADS) continue;
-            add_bias_gradient(a, s, head, at_query, at_key, ds[i / 2][i % 2]);
+            if (live) add_bias_gradient(a, s, head, at_query, at_key, ds[i / 2][i % 2]);
         }
     }
 }
