@@ -71,6 +71,24 @@ def test_a_process_that_hangs_is_ended(tmp_path: Path):
     assert "test_a-1 was ended after 1 s, 1 of its tests without a result" in said
 
 
+def test_a_process_that_fails_when_all_is_over_fails(tmp_path: Path):
+    aborts = "    import atexit, os\n    atexit.register(os.abort)\n"
+    code, said, _ = run(tmp_path, test_a=PASSES + aborts)
+    assert code == 1
+    assert "test_a-1 ended with -6, 0 of its tests without a result" in said
+    assert said[-1].startswith("1 passed, 1 failed, 0 skipped")
+
+
+def test_a_test_that_fails_twice_is_one(tmp_path: Path):
+    torn = (
+        "import pytest\n\n@pytest.fixture\ndef torn():\n    yield\n    raise ValueError('torn')\n\n"
+    )
+    code, said, _ = run(tmp_path, test_a=torn + FAILS.replace("()", "(torn)", 1))
+    assert code == 1
+    assert "test_a::test_fails: AssertionError: of all numbers" in said
+    assert said[-1].startswith("0 passed, 1 failed, 0 skipped")
+
+
 def test_what_cannot_be_collected_fails(tmp_path: Path):
     code, said, errors = run(tmp_path, test_a=PASSES, test_b="import what_nobody_has\n")
     assert (code, said) == (1, [])

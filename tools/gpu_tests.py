@@ -89,7 +89,10 @@ def pieces_of(items: list[pytest.Item]) -> Iterator[Piece]:
 
 
 def run(piece: Piece, folder: Path, log: Path, seconds: float) -> Outcome:
-    """Run a piece in `folder`; tests that a process did not come to count as failed."""
+    """Run a piece in `folder`; a process that does not end as pytest does counts as a failure.
+
+    Tests that it did not come to count as one each.
+    """
     environment = {
         "TORCHINDUCTOR_CACHE_DIR": str(KEPT / "compiled"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # else every piece starts a process for each core
@@ -106,18 +109,24 @@ def run(piece: Piece, folder: Path, log: Path, seconds: float) -> Outcome:
             ).returncode
             ending = f"ended with {ended}"
         except subprocess.TimeoutExpired:
-            ending = f"was ended after {seconds:g} s"
+            ended, ending = None, f"was ended after {seconds:g} s"
         outcome = read_report(report)
-    if lost := len(piece.tests) - outcome.counts.total():
-        outcome.counts["failed"] += lost
+    lost = len(piece.tests) - outcome.counts.total()
+    if lost or ended != (pytest.ExitCode.TESTS_FAILED if outcome.failures else pytest.ExitCode.OK):
+        outcome.counts["failed"] += max(lost, 1)
         outcome.failures.append(f"{piece.name} {ending}, {lost} of its tests without a result")
     return outcome
 
 
 def read_report(report: Path) -> Outcome:
-    """Read what pytest wrote, if it came to that."""
-    outcome = Outcome()
+    """Read what pytest wrote, if it came to that.
+
+    A test that fails once more while it is torn down stands there twice.
+    """
+    outcome, found = Outcome(), {}
     for test in ElementTree.parse(report).iter("testcase") if report.exists() else ():
+        found.setdefault((test.get("classname"), test.get("name")), test)
+    for test in found.values():
         failures = [*test.findall("failure"), *test.findall("error")]
         skipped = test.find("skipped")
         ending = "failed" if failures else "passed" if skipped is None else "skipped"

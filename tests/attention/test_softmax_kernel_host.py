@@ -1,6 +1,7 @@
 """A softmax code in the large-head kernels, without a GPU: their sources built for the CPU.
 
-The rows' sums and the rest of the gradients come from PyTorch's flash attention, here its CPU one.
+The rows' sums and the rest of the gradients come from PyTorch's flash attention, here its CPU one,
+unless RMSHead comes before the softmax.
 """
 
 from dataclasses import dataclass

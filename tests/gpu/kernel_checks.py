@@ -73,7 +73,8 @@ def _raw_einsums(q, k, v, bias, padding, *, causal, normalisation, value, phi):
     code = scores * mask
     for step in normalisation.split("+"):
         if step == "softmax":
-            code = torch.softmax(code.masked_fill(~mask, -torch.inf), -1)
+            shares = torch.softmax(code.masked_fill(~mask, -torch.inf), -1)
+            code = shares.masked_fill(~mask, 0)  # also of a query that sees no key
         if step == "rms_head":
             mean = code.float().square().mean(1, keepdim=True)
             code = code * (mean + EPS).rsqrt().to(q.dtype)
@@ -135,7 +136,7 @@ def _where(mine, truth):
     at = torch.unravel_index(off.argmax(), off.shape)
     return (
         f"of {tuple(mine.shape)} worst at {tuple(map(int, at))}, {mine[at].item():.6g} for "
-        f"{truth[at].item():.6g}; {(off > off.max() / 2).sum().item()} entries half as wrong, "
+        f"{truth[at].item():.6g}; {(off >= off.max() / 2).sum().item()} entries half as wrong, "
         f"{(~mine.isfinite()).sum().item()} not finite, largest {truth.abs().max().item():.2e}"
     )
 

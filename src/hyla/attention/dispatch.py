@@ -142,27 +142,18 @@ def _path_of_member(
         return "the deep value network has no kernel"
     if code_multiplier is not None and not _is_shared_by_heads(code_multiplier):
         return "attention dropout (a code multiplier) that differs between heads has no kernel"
-    why_not_pytorch = None
     other = _WITHOUT_A_KERNEL.get((normalisation, spec.value))
-    if other is not None and packing is None and paging is None:
+    if other is not None and packing is None and paging is None and code_multiplier is None:
         name, why_unsupported, attend = other
-        reason = why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal)
-        if code_multiplier is not None:
-            reason = "attention dropout is for kernels of our own"
-        if reason is None:
+        if why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal) is None:
 
             def attend_and_finish() -> Tensor:
                 out = attend(q, k, v, causal=causal, scale=scale)
                 return spec.finish(out, _keys_seen(q, k, causal=causal))
 
             return Path(name, attend_and_finish)
-        if normalisation == "softmax" and q.shape[-1] >= linear.MIN_WIDTH:
-            why_not_pytorch = reason  # which says more than why a kernel of ours is none either
     if mask is not None and not _is_padding(mask):
-        return (
-            why_not_pytorch
-            or f"of masks only key padding [B, 1, 1, Tk] and causal, not {tuple(mask.shape)}"
-        )
+        return f"of masks only key padding [B, 1, 1, Tk] and causal, not {tuple(mask.shape)}"
 
     # Here and not above: the reference path must import without ctypes, CUDA or a compiler.
     from hyla.attention.kernels.call import Call
@@ -201,7 +192,7 @@ def _path_of_member(
     )
     kernel, reason = choose_kernel(call, if_faster=if_faster)
     if kernel is None:
-        return why_not_pytorch or reason
+        return reason
     return Path(kernel, partial(_attend, kernel, call, bias))
 
 

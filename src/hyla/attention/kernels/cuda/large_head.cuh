@@ -30,8 +30,8 @@
 // (the tile), SHARED_BY (heads of q for each of k and v), WARPS, BLOCKS (that must fit on a
 // multiprocessor), SPLIT (blocks of a cluster), NORMALISED (RMSHead, after a softmax if there is
 // one), SOFTMAX, RMS_FIRST (RMSHead, before the softmax), PHI, BIASED (0 none, 1 float32, 2 the dtype
-// of q), PADDED, OUTPUT (output.cuh; the backward knows of a gain alone), and for the backward PASS,
-// STAGES, ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
+// of q), PADDED, OUTPUT (output.cuh; the backward knows of a gain alone), PASS and STAGES (but in
+// the forward), and for the backward ADDS_QUERY_GRADIENT and BIAS_GRADIENT.
 
 constexpr int WARP = 32;
 constexpr int THREADS = WARPS * WARP;
@@ -249,9 +249,9 @@ DEVICE float remaining_scale(const Arguments &a) { return SCALED ? 1.f : a.scale
 // And once a softmax was made of them.
 DEVICE float scale_of_code(const Arguments &a) { return SOFTMAX ? 1.f : remaining_scale(a); }
 
-// What RMSHead divides by, inverted, given the sum of squares; where they overflowed no number.
 constexpr bool HAS_RMS = NORMALISED || RMS_FIRST;
 
+// What RMSHead divides by, inverted, given the sum of squares; where they overflowed no number.
 DEVICE float inverse_root(const Arguments &a, float squares) {
     const float scale = RMS_FIRST ? remaining_scale(a) : scale_of_code(a);
     const float x = squares * (scale * scale * (1.f / HEADS)) + a.eps;

@@ -1,5 +1,5 @@
 // The code of a tile where several warps share a unit of 16 keys × 8 queries: each has some heads.
-// So it is in the backward, whose tiles are small, and where the heads are shared by a cluster.
+// So it is in the backward and for sums, whose tiles are small, and where a cluster shares the heads.
 //
 // `memory` has room for the code and for the squares; `memory.squares` must not be in use, in any
 // block of the cluster, when `write_code` is called.

@@ -1,4 +1,4 @@
-"""How `large_head_{forward,backward}.cu` are laid out on the machine: tensor cores, halves."""
+"""How `large_head_{forward,backward,sums}.cu` are laid out on the machine: tensor cores, halves."""
 
 import functools
 import math
@@ -24,8 +24,9 @@ class TensorCorePlan:
     """A tile of queries × keys, shared by `warps` warps.
 
     `blocks` is how many blocks must fit on a multiprocessor, which caps the registers of each. The
-    backward has room for `stages` tiles of what it walks over. A tile is shared by a cluster of
-    `split` blocks: each has its share of the heads of q and k, and of the size of the others.
+    backward and the sums have room for `stages` tiles of what they walk over. A tile is shared by a
+    cluster of `split` blocks: each has its share of the heads of q and k, and of the size of the
+    others.
     """
 
     contiguous_heads: ClassVar[bool] = False
@@ -91,7 +92,7 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     if pass_name == "sums":
         # A warp for each eight queries, while the scores of all heads are few enough registers.
         tiles = [(64, 16, 2)] if heads <= 16 else []
-        tiles += [(32, 16, 2), (32, 16, 1), (16, 16, 2), (16, 16, 1), (8, 16, 1)]
+        tiles += [(32, 16, 2), (32, 16, 1), (8, 16, 1)]
         return tuple(_plans_of(tiles))
     split = math.ceil(8 * _groups(heads) * TensorCorePlan.padded(width) / _MOST_OF_A_ROW)
     if pass_name == "forward":
