@@ -69,6 +69,7 @@ def draw(case, seed=0) -> tuple[tuple[Any, ...], Any, Tensor]:
 
 
 SCALE, EPS = 0.7, 1e-6
+KERNEL = "small_head"
 
 
 def multiplier_of(case):
@@ -110,7 +111,7 @@ def fused(case, q, k, v, bias=None, padding=None):
     )
     options = {"bias": bias, "padding": padding, "multiplier": multiplier_of(case)}
     options |= {"bias_masks": case.bias_masks, "deterministic": case.deterministic}
-    return fused_attention("small_head", Call(q, k, v, formula=formula, **options))
+    return fused_attention(KERNEL, Call(q, k, v, formula=formula, **options))
 
 
 def with_gradients(function, case, inputs, padding, upstream, dtype):

@@ -10,17 +10,29 @@ from hyla.attention import AttentionSpec, attention
 from hyla.attention.dispatch import say_once
 
 SOFTMAX_TWICE = AttentionSpec(normalisation=("softmax", "softmax"), value="linear")
+WIDE = {"size": 32, "value_size": 32}
 OWN_PHI = AttentionSpec(normalisation="rms_head", value="hidden", phi=torch.sin)
 
 
 @pytest.mark.parametrize(
     ("name", "arguments", "reason"),
     [
-        pytest.param("hyla", {}, "one CUDA device, got cpu", id="on-cpu"),
+        pytest.param("hyla", WIDE, "one CUDA device, got cpu", id="on-cpu"),
         pytest.param("hyla_deep", {}, "deep value network has no kernel", id="deep"),
         pytest.param(SOFTMAX_TWICE, {}, r"got 'softmax\+softmax'", id="composition"),
         pytest.param(OWN_PHI, {}, "normalisations and φ by name", id="own-phi"),
-        pytest.param("softmax", {}, "one CUDA device, got cpu", id="small-softmax"),
+        pytest.param(
+            "softmax",
+            {"bias": torch.zeros(3, 5, 5), **WIDE},
+            "one CUDA device, got cpu",
+            id="biased-softmax",
+        ),
+        pytest.param(
+            "softmax",
+            {"code_multiplier": torch.ones(5, 5), **WIDE},
+            "one CUDA device, got cpu",
+            id="softmax-with-dropout",
+        ),
         pytest.param(
             "hyla", {"code_multiplier": torch.ones(3, 5, 5)}, "differs between heads", id="per-head"
         ),
@@ -33,7 +45,9 @@ OWN_PHI = AttentionSpec(normalisation="rms_head", value="hidden", phi=torch.sin)
     ],
 )
 def test_fused_runs_or_says_why_not(name, arguments, reason):
-    q, k, v, options = operands(name)
+    shape = {key: arguments[key] for key in arguments.keys() & WIDE.keys()}
+    arguments = {key: arguments[key] for key in arguments.keys() - WIDE.keys()}
+    q, k, v, options = operands(name, **shape)
     with pytest.raises(ValueError, match=rf"^backend 'fused' cannot compute this: .*{reason}"):
         attention(q, k, v, backend="fused", **options, **arguments)
 
@@ -138,7 +152,7 @@ def test_the_reason_for_the_reference_path_is_said_once():
 
 @pytest.mark.parametrize("attention_name", ["hyla.expected", "hyla_residual.expected2"])
 def test_keys_that_a_bias_may_mask_are_counted_by_the_reference_alone(attention_name):
-    q = torch.randn(1, 3, 2, 4)
+    q = torch.randn(1, 3, 2, 32)
     options = {"attention": attention_name, "bias": torch.zeros(2, 3, 3), "backend": "fused"}
     with pytest.raises(ValueError, match="may mask keys by -inf"):
         attention(q, q, q, **options)

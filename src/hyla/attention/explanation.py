@@ -23,6 +23,7 @@ PATHS = {
     "small_head": "the fused kernel for heads up to 16",
     "large_head": "the fused kernel for larger heads, on tensor cores",
     "large_head_plain": "the fused kernel for larger heads, without tensor cores",
+    "small_head_cpu": "the kernel for heads up to 16 on a CPU",
     "decode": "the fused kernel for one query against a cache",
     "scaled_dot_product_attention": "PyTorch's fused softmax attention",
     "linear_time": "sums of keys and values, in time linear in the tokens",
@@ -93,7 +94,7 @@ def explain(
     call = _Call(backend, q, k, v, options)
     path, reason = call.outcome()
     faster = [words for words, changed in _changes(call) if changed.speed() > call.speed()]
-    if (call.why_no_kernel() or "").startswith(ELSEWHERE):
+    if call.is_for_a_gpu():
         faster.append("a CUDA GPU: of Hopper's kind or newer, there is a fused kernel")
     if return_code is True and path not in ("reference", None):
         faster.append("return_code=[(query, key), ...]: the codes of all pairs are computed beside")
@@ -133,11 +134,20 @@ class _Call(NamedTuple):
         reason = self.why_no_kernel()
         if reason is None or reason.startswith(ELSEWHERE):
             return here
+        if "backend='fused' takes it" in reason:
+            return f"{here}; on one, {reason}"
         return f"{here}; a CUDA device would not help: {reason}"
 
     def why_no_kernel(self) -> str | None:
         chosen = self.chosen()
         return chosen if isinstance(chosen, str) else None
+
+    def is_for_a_gpu(self) -> bool:
+        """Say whether there is a kernel for GPUs, and the tensors are elsewhere."""
+        chosen = self.chosen()
+        if isinstance(chosen, str):
+            return chosen.startswith(ELSEWHERE)
+        return "small_head_cpu" in chosen.name.split(" + ")
 
     def speed(self) -> int:
         """Rank the path: the equations, a kernel in plain arithmetic, whatever else there is.

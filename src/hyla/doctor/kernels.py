@@ -80,9 +80,6 @@ def kernel_findings(device: torch.device) -> Iterator[KernelFinding]:
 
 def find_kernel(case: Case, device: torch.device) -> tuple[str | None, str]:
     """Return the kernel for a case, and if there is none, why."""
-    unavailable = nvrtc.why_unavailable()
-    if unavailable is not None:
-        return None, unavailable
     (q, k, v), bias = case.operands(device)
     spec = resolve_spec(case.attention)
     formula = Formula(
@@ -93,4 +90,5 @@ def find_kernel(case: Case, device: torch.device) -> tuple[str | None, str]:
         eps=1e-6,
         causal=case.causal,
     )
-    return choose_kernel(Call(q, k, v, formula=formula, bias=bias))
+    kernel, reason = choose_kernel(Call(q, k, v, formula=formula, bias=bias))
+    return kernel, reason if kernel else nvrtc.why_unavailable() or reason

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hyla.attention.kernels import ELSEWHERE, decode, large_head, output_stage, small_head
 from hyla.attention.kernels.call import Call, Kernel
+from hyla.attention.kernels.cpu import small_head as small_head_on_cpu
 from hyla.attention.kernels.gradients import is_differentiated, why_not_forward_mode
 from hyla.attention.kernels.nvrtc import capability
 
@@ -22,10 +23,11 @@ KERNELS: Mapping[str, Kernel] = {
     "large_head": large_head,
     "large_head_plain": large_head,  # a name of its own, because it has a speed of its own
     "decode": decode,
+    "small_head_cpu": small_head_on_cpu,
 }
 
 # Every other kernel is taken only once it was measured, and only on such GPUs.
-_TAKEN_UNMEASURED = ("small_head", "decode")
+_TAKEN_UNMEASURED = ("small_head", "decode", "small_head_cpu")
 _MEASURED_ON = (9, 0)  # compute capability of the table's GPU, an H200
 
 
@@ -35,6 +37,11 @@ def choose_kernel(call: Call, *, if_faster: bool = False) -> tuple[str | None, s
     With `if_faster`, one that was measured to be slower than the reference path is none.
     """
     name, reason = _first_that_fits(call)
+    if reason is not None and reason.startswith(ELSEWHERE) and call.q.device.type == "cpu":
+        refusal = why_refused("small_head_cpu", call)
+        if refusal is None:
+            return "small_head_cpu", ""
+        reason = f"{reason} (on a CPU: {refusal})"
     if reason is not None and not reason.startswith(ELSEWHERE):
         return None, reason
     if name == "large_head":

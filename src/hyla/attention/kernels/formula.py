@@ -63,10 +63,12 @@ class Formula:
 
 
 @cache
-def read_sources(*names: str, package: str = __name__.rpartition(".")[0]) -> str:
-    """Return CUDA sources of a package, this one or another, one after the other."""
-    folder = resources.files(package) / "cuda"
-    return "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+def read_sources(
+    *names: str, package: str = __name__.rpartition(".")[0], folder: str = "cuda"
+) -> str:
+    """Return sources in a folder of a package, this one or another, one after the other."""
+    sources = resources.files(package) / folder
+    return "".join(sources.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def _either(names: Iterable[str]) -> str:

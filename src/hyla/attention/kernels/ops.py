@@ -124,7 +124,12 @@ def _attention_backward(upstream, y, total_factor, log_sum, *given):
     """An operator cannot return None: without `bias_gradient`, the last result is empty."""
     *given, bias_gradient = given
     kernel, call = _call(tuple(given))
-    call, upstream = output_stage.raw_upstream(call, upstream, y, total_factor)
+    raw_upstream = (
+        output_stage.raw_upstream_by_torch
+        if kernel == "small_head_cpu"
+        else output_stage.raw_upstream
+    )
+    call, upstream = raw_upstream(call, upstream, y, total_factor)
     dq, dk, dv, dbias = KERNELS[kernel].backward(
         call, upstream, log_sum=log_sum, bias_gradient=bias_gradient
     )

@@ -97,6 +97,23 @@ def raw_upstream(
     return replace(call, formula=raw, row_factor=None), result
 
 
+def raw_upstream_by_torch(
+    call: Call, upstream: Tensor, y: Tensor | None, total_factor: Tensor | None
+) -> tuple[Call, Tensor]:
+    """Do as `raw_upstream` by PyTorch's operations, for tensors anywhere."""
+    formula = call.formula
+    if y is not None and total_factor is not None:  # "rms"
+        along = (upstream * y).mean((2, 3), keepdim=True) / formula.gain**2
+        result = total_factor[..., None, None] * (upstream - y * along)
+    elif call.row_factor is not None:
+        rows = call.row_factor.repeat_interleave(call.sharing(call.row_factor), dim=0)
+        result = upstream * (formula.gain * rows[..., None, None])
+    else:
+        return call, upstream
+    raw = replace(formula, output="plain", gain=1.0)
+    return replace(call, formula=raw, row_factor=None), result
+
+
 def finish(call: Call, parts: Tensor) -> Tensor:
     """Sum the parts [parts, B, H, D] of decoded outputs and scale the sum: [B, 1, H, D]."""
     if len(parts) > _MOST_PARTS:

@@ -57,6 +57,11 @@ class Softmax:
 
 def why_unsupported(call: Call) -> str | None:
     """Say why the fused small-head kernel cannot compute this, or return None if it can."""
+    return why_unfit(call) or call.why_elsewhere(DEVICES)
+
+
+def why_unfit(call: Call) -> str | None:
+    """Say why no kernel for small heads can compute this, wherever it runs."""
     q, k, v, bias = call.q, call.k, call.v, call.bias
     reason = call.formula.why_unsupported(VALUES, NORMALISATIONS)
     if reason is not None:
@@ -81,7 +86,7 @@ def why_unsupported(call: Call) -> str | None:
         )
     if bias is not None and bias.dtype not in (torch.float32, torch.bfloat16):
         return f"bias must be float32 or bfloat16, got {bias.dtype}"
-    return call.why_elsewhere(DEVICES)
+    return None
 
 
 # ------------------------------------------------------------------ the two directions

@@ -5,7 +5,8 @@ The parameters of all members are one [P, N] matrix, and the model runs on views
 and warmup; it neither sees nor affects the others. One model is the case P = 1.
 
 On a GPU the whole step (sample, forward, backward, update) is compiled, captured once as a CUDA
-graph and replayed, unless `compile` is off. On a CPU it runs as it is, which is as fast there.
+graph and replayed, unless `compile` is off. On a CPU it runs as it is, but for a kernel of our own
+that computes HYLA of small heads where a C++ compiler is at hand.
 """
 
 import functools
@@ -16,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 
-from hyla.nn import BranchScales, Transformer, TransformerConfig
+from hyla.attention import resolve_spec
+from hyla.nn import BranchScales, MultiHeadAttention, Transformer, TransformerConfig
 from hyla.nn.scales import by_block, recorded_scales, scales_by_block
 from hyla.tasks import Batch, Objective, Sampler, Task
 from hyla.training.compiling import OPTIONS
@@ -30,6 +32,10 @@ from hyla.training.precision import autocast, check_precision, matmul_precision
 
 # Instances per member that are scored at once.
 EVALUATION_BATCH = 512
+
+# Steps of training from which a second of compiling on a CPU pays, if value networks have a hidden
+# layer: linear ones are as fast without.
+_WORTH_COMPILING = 1000
 
 
 class Population:
@@ -111,6 +117,22 @@ class Population:
         self._evaluation_samplers: dict[tuple[str, int], Sampler] = {}
         self._graph: torch.cuda.CUDAGraph | None = None
         self._beside = beside
+        has_hidden_layer = resolve_spec(model.attention).value in ("hidden", "residual")
+        if self.device.type == "cpu" and has_hidden_layer and total_steps >= _WORTH_COMPILING:
+            self._take_kernels()
+
+    def _take_kernels(self) -> None:
+        """Have kernels compute attention, if they can: a batch tells."""
+        layers = [part for part in self._model.modules() if isinstance(part, MultiHeadAttention)]
+        layers = [layer for layer in layers if layer.backend == "auto"]
+        for layer in layers:
+            layer.backend = "fused"
+        try:
+            with torch.no_grad():
+                self._losses(self._views, *self._draw())
+        except ValueError:  # by which a kernel refuses
+            for layer in layers:
+                layer.backend = "auto"
 
     # --- training -------------------------------------------------------------------------------
 
