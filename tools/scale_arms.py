@@ -6,8 +6,8 @@ Each arm is a population of its own under ROOT/ARM, trained with the schedule of
 stopped at the first evaluation from `--until` on; the same command continues it. `rates` is the
 recommended HYLA itself with other learning rates and decays; `eps0.1` and `eps1` enlarge what
 RMSHead adds to the mean square; `learned` multiplies the output by one factor a layer that is
-trained, and `gate` by 2 σ(W q) of the query. At the end a line of JSON for each arm has the scores
-of its members on unseen compositions, by step.
+trained, and `gate` by 2 σ(W q) of the query; `deep` and those that begin so have 8 layers. At the
+end a line of JSON for each arm has the scores of its members on unseen compositions, by step.
 """
 
 import argparse
@@ -102,6 +102,8 @@ class Arm:
     """What differs from the recommended HYLA."""
 
     attention: str = RECOMMENDED
+    layers: int | None = None
+    """As many as the preset has, if not given."""
     layer: Callable[..., MultiHeadAttention] = MultiHeadAttention
     settings: Sequence[Mapping[str, float]] = ({},)
 
@@ -122,6 +124,9 @@ ARMS = {
     "eps1": Arm(layer=ScoresBelowOneStaySmall),
     "learned": Arm(layer=LearnedFactor),
     "gate": Arm(layer=Gated),
+    "deep": Arm(layers=8),
+    "deep-hyla": Arm(attention="hyla", layers=8),
+    "deep-softmax": Arm(attention="softmax", layers=8),
 }
 
 
@@ -131,7 +136,8 @@ def run(name: str, *, scale: str, seeds: int, until: int, root: Path, max_second
     preset = load_preset("sraven", scale)
     usual = {key: values[0] for key, values in preset["members"].items()}
     members = [usual | dict(own) | {"seed": seed} for own in arm.settings for seed in range(seeds)]
-    changes: dict[str, Any] = {"model": {"attention": arm.attention}, "members": members}
+    model = {"attention": arm.attention} | ({"num_layers": arm.layers} if arm.layers else {})
+    changes: dict[str, Any] = {"model": model, "members": members}
     if scale == "paper":
         changes["precision"] = "tf32"
     hyla.nn.transformer.MultiHeadAttention = arm.layer
