@@ -12,6 +12,9 @@ CRASHES = f"{PASSES}\ndef test_crashes():\n    __import__('os').abort()\n"
 HANGS = "def test_hangs():\n    __import__('time').sleep(600)\n"
 SKIPPED = "import pytest\n\n@pytest.mark.skip(reason='no GPU')\ndef test_skipped():\n    pass\n"
 ALONE = "import pytest\n\n@pytest.mark.alone\ndef test_alone():\n    pass\n"
+LONG = (
+    "import pytest\n\n@pytest.mark.long\ndef test_long():\n    pass\n\ndef test_too():\n    pass\n"
+)
 MANY = """
 import pytest
 
@@ -23,7 +26,7 @@ def test_many(i):
 
 def run(folder: Path, *options: str, **files: str) -> tuple[int, list[str], str]:
     """Run tests of these files; return the exit code, what was said, by lines, and errors."""
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = alone\n")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone\n    long\n")
     for name, source in files.items():
         (folder / f"{name}.py").write_text(source)
     done = subprocess.run(
@@ -42,6 +45,13 @@ def test_all_is_well_if_all_pass_in_pieces_of_long_files_and_alone_at_last(tmp_p
     assert sorted(together) == [f"test_b-{i}: 10 passed" for i in (1, 2, 3)]
     assert (alone, closing) == ("alone: 1 passed", "31 passed")
     assert said[-1] == f"31 passed, 0 failed, 0 skipped; logs in {tmp_path / 'logs'}"
+
+
+def test_long_tests_come_first_each_in_a_process_of_its_own(tmp_path: Path):
+    code, said, _ = run(tmp_path, "--jobs=1", test_a=PASSES, test_b=LONG)
+    assert code == 0
+    pieces = [line.split(":")[0] for line in said[:3]]
+    assert pieces == ["test_b-1", "test_a-1", "test_b-2"]
 
 
 def test_a_failure_is_one_and_says_why(tmp_path: Path):

@@ -3,8 +3,9 @@
     PYTHONPATH=src python tools/gpu_tests.py [--jobs 12] [--logs FOLDER] [TESTS]
 
 Files are cut into pieces, each a process of its own; what one compiles the others need not. Tests
-marked `alone` come last, by themselves. How a piece ended is said as soon as it has, and FOLDER
-keeps a log of each. It succeeds only if some tests passed and none failed.
+marked `long` come first, each a piece, and those marked `alone` last, by themselves. How a piece
+ended is said as soon as it has, and FOLDER keeps a log of each. It succeeds only if some tests
+passed and none failed.
 """
 
 import argparse
@@ -79,13 +80,14 @@ def collect(paths: list[str]) -> list[pytest.Item]:
 
 def pieces_of(items: list[pytest.Item]) -> Iterator[Piece]:
     """Cut every file into pieces; neighbours, which often compile alike, go to different ones."""
-    files = defaultdict(list)
+    tests, number = defaultdict(list), Counter()
     for item in items:
-        files[item.path.stem].append(item.nodeid)
-    for file, tests in files.items():
-        count = -(-len(tests) // TESTS_OF_A_PIECE)
+        tests[item.get_closest_marker("long") is None, item.path.stem].append(item.nodeid)
+    for (short, file), own in sorted(tests.items()):
+        count = -(-len(own) // (TESTS_OF_A_PIECE if short else 1))
         for i in range(count):
-            yield Piece(f"{file}-{i + 1}", tests[i::count])
+            number[file] += 1
+            yield Piece(f"{file}-{number[file]}", own[i::count])
 
 
 def run(piece: Piece, folder: Path, log: Path, seconds: float) -> Outcome:

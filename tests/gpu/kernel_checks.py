@@ -60,7 +60,10 @@ def reference(q, k, v, bias=None, padding=None, *, causal=False, **options):
 
 
 def einsums(q, k, v, bias=None, padding=None, *, causal=False, **options):
-    """Compute in the dtype of q throughout, sums aside: what one would write without a kernel."""
+    """Compute the products in the dtype of q, and what is between them in float32.
+
+    In float16 the gradient of a small code through RMSHead leaves its range.
+    """
     stage, member = _split(options)
     return _scaled(_raw_einsums(q, k, v, bias, padding, causal=causal, **member), **stage)
 
@@ -70,14 +73,15 @@ def _raw_einsums(q, k, v, bias, padding, *, causal, normalisation, value, phi):
     if bias is not None:
         scores = scores + bias.to(q.dtype).repeat_interleave(len(q) // len(bias), dim=0)
     mask = _mask(q, k, padding, causal)
-    code = scores * mask
+    code = scores.float() * mask
     for step in normalisation.split("+"):
         if step == "softmax":
             shares = torch.softmax(code.masked_fill(~mask, -torch.inf), -1)
             code = shares.masked_fill(~mask, 0)  # also of a query that sees no key
         if step == "rms_head":
-            mean = code.float().square().mean(1, keepdim=True)
-            code = code * (mean + EPS).rsqrt().to(q.dtype)
+            mean = code.square().mean(1, keepdim=True)
+            code = code * (mean + EPS).rsqrt()
+    code = code.to(q.dtype)
     if value == "linear":
         return torch.einsum("bhqk,bkhd->bqhd", code, v)
     hidden = PHIS[phi](torch.einsum("bhqk,bkhd->bqkd", code, v))

@@ -13,6 +13,7 @@ from hyla.training.run.stop import StopRequest
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.long,
     # What the compiler advises.
     pytest.mark.filterwarnings("ignore:TensorFloat32.*:UserWarning"),
     pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled:UserWarning"),

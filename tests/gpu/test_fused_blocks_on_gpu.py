@@ -54,6 +54,7 @@ def test_the_same_numbers_in_every_run():
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 1e-2), ("bf16", 5e-2)])
 @pytest.mark.parametrize("task", ["sraven", "fuzzy"])
 def test_the_captured_step_trains_as_with_plain_blocks(task: str, precision: str, tolerance: float):

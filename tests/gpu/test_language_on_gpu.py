@@ -17,6 +17,7 @@ from hyla.training.run.ranks import Ranks
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),  # of torch's compiler
     pytest.mark.filterwarnings("ignore:.*TensorFloat32.*:UserWarning"),
 ]
