@@ -210,7 +210,7 @@ def test_the_report_says_in_what_precision_they_trained(tmp_path: Path):
     assert heading == "paper scale, bf16 and float32"
 
 
-def test_each_method_is_shown_at_its_best_learning_rate(tmp_path: Path):
+def test_every_rate_has_a_row_and_the_best_one_a_curve(tmp_path: Path):
     rows = [
         *evaluations("hyla", 2.3, seed=0),
         *evaluations("hyla", 2.5, seed=1),
@@ -219,10 +219,32 @@ def test_each_method_is_shown_at_its_best_learning_rate(tmp_path: Path):
     ]
     section = section_of(tmp_path, rows)
     assert section.table is not None
-    [[_, name, loss, _, seeds]] = section.table.rows
-    assert (name, loss, seeds) == ("HYLA", "2.4000 ± 0.1000", "2")
-    assert section.figure is not None
+    assert [[row[1], row[2], row[3], row[5]] for row in section.table.rows] == [
+        ["HYLA", "0.001", "2.4000 ± 0.1000", "2"],
+        ["HYLA", "0.003", "2.6000", "1"],
+    ]
+    assert last_losses(section) == {"HYLA": pytest.approx(2.4)}
+
+
+def test_methods_are_compared_at_rates_that_all_were_given(tmp_path: Path):
+    rows = [
+        *evaluations("hyla", 2.3),
+        *evaluations("linear", 2.6),
+        *evaluations("softmax", 2.4),
+        *evaluations("softmax", 2.2, learning_rate=3e-3),
+        *evaluations("hyla.expected2", 2.1, learning_rate=3e-3),
+    ]
+    section = section_of(tmp_path, rows)
+    assert last_losses(section) == {
+        "HYLA": pytest.approx(2.3),
+        "Softmax attention": pytest.approx(2.4),
+        "Linear attention": pytest.approx(2.6),
+        "HYLA (expected2)": pytest.approx(2.1),
+    }
+    assert all("softmax 2.4000" in verdict.number for verdict in section.verdicts)
+
+
+def last_losses(section) -> dict[str, float]:
     over_tokens = section.figure.panels[0][0]
     assert isinstance(over_tokens, Lines)
-    [line] = over_tokens.series
-    assert line.y[-1] == pytest.approx(2.4)
+    return {line.name: line.y[-1] for line in over_tokens.series}

@@ -177,36 +177,52 @@ def _records(run: StoredRun) -> list[Row]:
 
 _Runs = Sequence[Sequence[Row]]
 """The evaluations of each run, in the order of their steps."""
+_Choices = Mapping[tuple[Any, ...], _Runs]
+"""Runs that differ by their seeds alone, by their hyper-parameters."""
 
 
-def _groups(results: Results) -> dict[str, dict[str, _Runs]]:
-    """Return by group and method the runs of all seeds, at the method's best hyper-parameters."""
+def _groups(results: Results) -> dict[str, dict[str, _Choices]]:
+    """Return by group and method the runs of all seeds: finished ones, if there are any."""
     found: dict[str, dict[str, dict[str, list[Row]]]] = {}
     for row in sorted(results.rows, key=lambda row: row["step"]):
         methods = found.setdefault(f"{row['group']}, {row['precision']}", {})
         methods.setdefault(row["attention"], {}).setdefault(row["run"], []).append(row)
     return {
-        group: {method: _best(list(runs.values())) for method, runs in methods.items()}
+        group: {method: _choices(list(runs.values())) for method, runs in methods.items()}
         for group, methods in found.items()
     }
 
 
-def _best(runs: _Runs) -> _Runs:
-    """Return the runs at the hyper-parameters with the lowest loss; finished ones come first."""
+def _choices(runs: _Runs) -> _Choices:
+    finished = [run for run in runs if run[-1]["finished"]]
     choices: dict[tuple[Any, ...], list[Sequence[Row]]] = {}
-    for run in runs:
-        choices.setdefault((not run[-1]["finished"], *hyperparameters_of(run[-1])), []).append(run)
+    for run in finished or runs:
+        choices.setdefault(hyperparameters_of(run[-1]), []).append(run)
+    return choices
 
-    def rank(choice: tuple[Any, ...]) -> tuple[bool, float]:
-        loss = statistics.fmean(run[-1][_LOSS] for run in choices[choice])
-        return choice[0], math.inf if math.isnan(loss) else loss
 
-    return choices[min(choices, key=rank)]
+def _best(methods: Mapping[str, _Choices]) -> dict[str, _Runs]:
+    """Return each method's runs at its best hyper-parameters, of those tried on all three.
+
+    A rate that one of the three was not given would put it behind the others.
+    """
+    tried = [set(methods[method]) for method in METHODS if method in methods]
+    fair = set.intersection(*tried) if tried else set()
+
+    def loss(runs: _Runs) -> float:
+        mean = statistics.fmean(run[-1][_LOSS] for run in runs)
+        return math.inf if math.isnan(mean) else mean
+
+    return {
+        method: min((choices[key] for key in fair & set(choices) or choices), key=loss)
+        for method, choices in methods.items()
+    }
 
 
 def _figure(results: Results) -> Figure | None:
     panels = []
-    for group, methods in _groups(results).items():
+    for group, choices in _groups(results).items():
+        methods = _best(choices)
         title = ", ".join(group.split(", ")[-3:])  # steps, corpus, precision; the table has more
         order = dict.fromkeys((*METHODS, *in_usual_order(methods)))
         curves = partial(_curves, colours=dict(zip(order, PALETTE, strict=False)))
@@ -276,18 +292,20 @@ def _table(results: Results) -> Table | None:
     rows: list[list[Any]] = []
     for group, methods in _groups(results).items():
         for method in in_usual_order(methods):
-            if last := _final(methods[method]):
-                perplexity = statistics.fmean(row["validation/perplexity"] for row in last)
-                loss = _text(estimate(last, _LOSS))
-                texts = [group, label_of(method), loss, f"{perplexity:.2f}", str(len(last))]
-                rows.append(texts)
-    columns = ["training", "attention", "validation loss", "perplexity", "seeds"]
+            for choice in sorted(methods[method]):
+                if last := _final(methods[method][choice]):
+                    perplexity = statistics.fmean(row["validation/perplexity"] for row in last)
+                    texts = [group, label_of(method), f"{last[0]['learning_rate']:g}"]
+                    loss = _text(estimate(last, _LOSS))
+                    rows.append([*texts, loss, f"{perplexity:.2f}", str(len(last))])
+    columns = ["training", "attention", "rate", "validation loss", "perplexity", "seeds"]
     return Table(columns=columns, rows=rows) if rows else None
 
 
 def _claims(results: Results) -> list[Claim]:
     found = []
-    for group, methods in _groups(results).items():
+    for group, choices in _groups(results).items():
+        methods = _best(choices)
         last = {method: _final(methods.get(method, [])) for method in METHODS}
         if not all(last.values()):
             continue
