@@ -79,6 +79,10 @@ CASES = [
     Case(16, 64, 18, 18, causal=True, padding=True, B=2),
     Case(24, 32, 10, 20, phi="gelu_tanh"),
     Case(1, 24, 5, 3, causal=True, normalisation="none"),
+    # Several tiles of keys, and queries that see none.
+    Case(8, 64, 70, 140, B=2, biases=2, padding=True),
+    Case(8, 64, 100, 30, causal=True),
+    Case(5, 64, 40, 130, causal=True, normalisation="none", dtype=torch.float16),
     # Rows that a cluster of two or four blocks shares.
     Case(32, 64, 33, 33, causal=True),
     Case(32, 64, 17, 40, B=2, biases=2, padding=True, deterministic=True),
