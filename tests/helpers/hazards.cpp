@@ -48,7 +48,7 @@ struct Write {
     Time time;
     int thread;
     const void *line;
-    bool copied;
+    bool by_engine;  // of copies, which products see at once
 };
 struct Read {
     bool any;  // since the last write
@@ -152,7 +152,7 @@ void touch_shared(size_t offset, size_t bytes, bool writes, bool starts, const v
         }
         check_writes(READ_AFTER_WRITE, grain, at, line);
         const Write &w = written[grain];
-        if (of_products && !w.copied && is_over(w) && w.time > published_to(current)[w.thread]) {
+        if (of_products && !w.by_engine && is_over(w) && w.time > published_to(current)[w.thread]) {
             report(NOT_PUBLISHED, w.thread, w.line, line, at);
         }
         // A warp multiplies as one: once a lane has waited, the products of all are over.
@@ -280,12 +280,12 @@ void hazards_acquire(const void *at, unsigned number) {
 
 void hazards_start_copy(const void *to, size_t bytes) { touch(to, bytes, true, CALLER, true); }
 
-void hazards_end_copy(const void *to, size_t bytes) {
+void hazards_end_copy(const void *to, size_t bytes, bool by_engine) {
     const size_t offset = static_cast<const char *>(to) - launch.shared;
     const size_t first = offset / launch.shared_distance * grains +
                          offset % launch.shared_distance / GRAIN;
     for (size_t grain = first; grain < first + bytes / GRAIN; ++grain) {
-        written[grain] = {now(current), current, written[grain].line, true};
+        written[grain] = {now(current), current, written[grain].line, by_engine};
     }
 }
 

@@ -30,9 +30,10 @@ HAZARDS(go(Meeting, int /* first */, unsigned /* turn */))
 HAZARDS(release(const void *, unsigned))
 HAZARDS(acquire(const void *, unsigned))
 
-// A copy is on its way from its start until it is waited for.
+// A copy is on its way from its start until it is waited for. A thread's own has to be published to
+// products like what it stores, that of the engine of bulk copies has not.
 HAZARDS(start_copy(const void * /* to */, size_t))
-HAZARDS(end_copy(const void * /* to */, size_t))
+HAZARDS(end_copy(const void * /* to */, size_t, bool /* by the engine */))
 
 HAZARDS(add(const void *, size_t))  // atomically
 

@@ -154,12 +154,17 @@ static void __syncwarp() {
 }
 
 template <typename T>
-static T __shfl_xor_sync(unsigned, T x, int mask) {
+static T __shfl_sync(unsigned, T x, int lane) {
     static_assert(sizeof(T) == 4, "a lane exchanges 32 bits");
     const unsigned set = block::exchange(&x, 1);
     T other;
-    memcpy(&other, block::left_by((block::current % block::WARP_SIZE) ^ mask, set), 4);
+    memcpy(&other, block::left_by(lane, set), 4);
     return other;
+}
+
+template <typename T>
+static T __shfl_xor_sync(unsigned of, T x, int mask) {
+    return __shfl_sync(of, x, (block::current % block::WARP_SIZE) ^ mask);
 }
 
 #include KERNEL_SOURCE

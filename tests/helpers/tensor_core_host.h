@@ -144,7 +144,7 @@ static void wait_for_copies() {
     if (mine.groups <= PENDING) return;
     const int done = mine.groups - PENDING, arrived = mine.end_of[done - 1];
     for (int i = 0; i < arrived; ++i) {
-        hazards_end_copy(mine.copy[i].to, 16);
+        hazards_end_copy(mine.copy[i].to, 16, false);
         if (mine.copy[i].from != nullptr) memcpy(mine.copy[i].to, mine.copy[i].from, 16);
         else memset(mine.copy[i].to, 0, 16);
     }

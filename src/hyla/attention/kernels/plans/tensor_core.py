@@ -2,18 +2,18 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
 DTYPES = (torch.bfloat16, torch.float16)
 
-COMMON_SOURCES = (
-    *("phi.cuh", "softmax.cuh", "tensor_core.cuh", "cluster.cuh", "scalars.cuh", "output.cuh"),
-    *("sequences.cuh", "large_head.cuh"),
-)
+_FIRST_SOURCES = ("phi.cuh", "softmax.cuh", "tensor_core.cuh")
+_LAST_SOURCES = ("cluster.cuh", "scalars.cuh", "output.cuh", "sequences.cuh", "large_head.cuh")
+COMMON_SOURCES = (*_FIRST_SOURCES, *_LAST_SOURCES)
 CLUSTERS = (9, 0)  # the first compute capability that has them
+WARPGROUPS = (9, 0)  # the only one whose warps multiply in fours
 MAX_HEADS = 32
 WARPS = 8  # whose threads, with 255 registers each, fill a multiprocessor
 _MOST_OF_A_ROW = 1024  # heads times their size that a block holds of a token
@@ -26,7 +26,8 @@ class TensorCorePlan:
     `blocks` is how many blocks must fit on a multiprocessor, which caps the registers of each. The
     backward and the sums have room for `stages` tiles of what they walk over. A tile is shared by a
     cluster of `split` blocks: each has its share of the heads of q and k, and of the size of the
-    others.
+    others. With `warpgroups`, the forward's scores are products of four warps at a time, and with
+    `ahead` besides they are made while the tile before them is attended to.
     """
 
     contiguous_heads: ClassVar[bool] = False
@@ -37,6 +38,8 @@ class TensorCorePlan:
     blocks: int = 1
     stages: int = 2
     split: int = 1
+    warpgroups: bool = False
+    ahead: bool = False
 
     def sources(self, pass_name: str) -> tuple[str, ...]:
         """Return the files that make the pass."""
@@ -44,8 +47,12 @@ class TensorCorePlan:
             return (*COMMON_SOURCES, "large_head_code.cuh", "large_head_sums.cu")
         if pass_name != "forward":
             return (*COMMON_SOURCES, "large_head_code.cuh", "large_head_backward.cu")
-        code = "large_head_forward_code.cuh" if self.split == 1 else "large_head_code.cuh"
-        return (*COMMON_SOURCES, code, "large_head_forward.cu")
+        if self.split > 1:
+            return (*COMMON_SOURCES, "large_head_code.cuh", "large_head_forward.cu")
+        products = ("warpgroup.cuh",) if self.warpgroups else ()
+        who = "warpgroups" if self.warpgroups else "warps"
+        code = ("large_head_forward_code.cuh", f"large_head_forward_{who}.cuh")
+        return (*_FIRST_SOURCES, *products, *_LAST_SOURCES, *code, "large_head_forward.cu")
 
     @staticmethod
     def padded(width: int) -> int:
@@ -115,7 +122,18 @@ def _forward_plans(heads: int, width: int, split: int) -> list[TensorCorePlan]:
     slices = TensorCorePlan.padded(width) // split // 16
     eights = 2 if heads <= 16 else 1  # of queries a warp: their outputs are registers
     queries = 8 * eights * WARPS // slices
-    return [
+    plans = [
         TensorCorePlan(queries=queries, keys=keys, warps=WARPS, split=split)
         for keys in ((64, 32, 16) if split == 1 else (16,))
     ]
+    return [_by_warpgroups(plan) for plan in plans if _suits_warpgroups(plan, heads)] + plans
+
+
+def _suits_warpgroups(plan: TensorCorePlan, heads: int) -> bool:
+    """Say whether a tile has the 64 rows of a product, and few enough scores for registers."""
+    return plan.split == 1 and plan.keys == 64 and heads <= 8
+
+
+def _by_warpgroups(plan: TensorCorePlan) -> TensorCorePlan:
+    """Return it with products of 16 queries a warpgroup; if that is all of them, made ahead."""
+    return replace(plan, warpgroups=True, ahead=plan.queries == 4 * plan.warps)
