@@ -224,6 +224,23 @@ BROKEN = {
     "a read before a write is over, line: of a copy": """
         if (me < 16) copy_async(shared_address(own + 4 * me), (const Half *)(a.x + 4 * me), true);
         close_copies(); NEEDED(wait_for_copies<0>();) __syncthreads(); a.y[me] = own[me];""",
+    "a write before a read is over, line: in bulk": """
+        own[me] = a.x[me]; publish_to_bulk(); __syncthreads();
+        if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); NEEDED(wait_for_bulk_reads();) __syncthreads(); own[me] = 0.f;
+        wait_for_bulk_reads();""",
+    "a write before a read is over, line: in bulk, by the next block": """
+        own[me] = a.x[me]; publish_to_bulk(); __syncthreads();
+        if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); NEEDED(wait_for_bulk_reads();)""",
+    "a product, or a read in bulk, of what was not published": """
+        own[me] = a.x[me]; NEEDED(publish_to_bulk();) __syncthreads();
+        if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); wait_for_bulk_reads();""",
+    "a read before a write is over, line: in bulk": """
+        own[me] = a.x[me]; publish_to_bulk(); NEEDED(__syncthreads();)
+        if (me == 63) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); wait_for_bulk_reads();""",
     "a read of what nobody has written": "NEEDED(own[me] = 0.f;) a.y[me] = own[me];",
     "an access outside": "a.y[me + 1 NEEDED(- 1)] = a.x[me];",
     "an access outside, line: of shared memory": """

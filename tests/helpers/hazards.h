@@ -34,6 +34,10 @@ HAZARDS(acquire(const void *, unsigned))
 HAZARDS(start_copy(const void * /* to */, size_t))
 HAZARDS(end_copy(const void * /* to */, size_t))
 
+// So is a read in bulk, which sees what was published.
+HAZARDS(start_read(const void * /* from */, size_t))
+HAZARDS(end_read(const void * /* from */, size_t))
+
 HAZARDS(add(const void *, size_t))  // atomically
 
 // Products see what threads have stored if these published it; whether what follows is theirs.

@@ -24,6 +24,7 @@ class PlainPlan:
 
     contiguous_heads: ClassVar[bool] = True  # so that a head's address costs no instruction
     split: ClassVar[int] = 1  # a block has whole tokens
+    needs_hopper: ClassVar[bool] = False
 
     queries: int
     keys: int

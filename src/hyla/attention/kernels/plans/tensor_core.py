@@ -2,7 +2,7 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -13,7 +13,7 @@ COMMON_SOURCES = (
     *("phi.cuh", "softmax.cuh", "tensor_core.cuh", "cluster.cuh", "scalars.cuh", "output.cuh"),
     *("sequences.cuh", "large_head.cuh"),
 )
-CLUSTERS = (9, 0)  # the first compute capability that has them
+HOPPER = (9, 0)  # the first compute capability with clusters and additions in bulk
 MAX_HEADS = 32
 WARPS = 8  # whose threads, with 255 registers each, fill a multiprocessor
 _MOST_OF_A_ROW = 1024  # heads times their size that a block holds of a token
@@ -26,7 +26,7 @@ class TensorCorePlan:
     `blocks` is how many blocks must fit on a multiprocessor, which caps the registers of each. The
     backward and the sums have room for `stages` tiles of what they walk over. A tile is shared by a
     cluster of `split` blocks: each has its share of the heads of q and k, and of the size of the
-    others.
+    others. With `bulk`, the key pass adds the gradient of q to memory in whole rows.
     """
 
     contiguous_heads: ClassVar[bool] = False
@@ -37,6 +37,12 @@ class TensorCorePlan:
     blocks: int = 1
     stages: int = 2
     split: int = 1
+    bulk: bool = False
+
+    @property
+    def needs_hopper(self) -> bool:
+        """Whether it takes what only Hopper and later generations have."""
+        return self.split > 1 or self.bulk
 
     def sources(self, pass_name: str) -> tuple[str, ...]:
         """Return the files that make the pass."""
@@ -71,6 +77,8 @@ class TensorCorePlan:
         pairs = 4 * self.queries * (round_keys * (8 * groups + 4) + 8)
         inverse = 4 * self.queries * self.keys
         tokens = 2 * (own + self.stages * other) * token
+        if self.bulk:
+            hidden = max(hidden, 4 * self.queries * (heads * width + 8))
         if self.split == 1:
             return tokens + hidden + code + scores + inverse + max(squares, pairs)
         units = self.warps * math.ceil(self.queries / self.warps) * round_keys // 16
@@ -104,7 +112,15 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     # are registers.
     tiles = [(16, 32, 2)] if pass_name == "key" and heads * width <= 512 else []
     tiles += [(16, 16, 2), (8, 16, 2), (8, 16, 1)]
-    return tuple(_plans_of(tiles))
+    own = _plans_of(tiles)
+    if pass_name == "key":
+        own = [choice for plan in own for choice in (*_in_bulk(plan), plan)]
+    return tuple(own)
+
+
+def _in_bulk(plan: TensorCorePlan) -> list[TensorCorePlan]:
+    """Return the plan with additions in bulk, if it has the stage that they overlap with."""
+    return [replace(plan, bulk=True)] if plan.stages == 2 else []
 
 
 def _plans_of(tiles: list[tuple[int, int, int]]) -> list[TensorCorePlan]:
