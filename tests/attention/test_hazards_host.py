@@ -217,6 +217,8 @@ BROKEN = {
     "a read before a write is over, line: in a warp": """
         own[me] = a.x[me]; NEEDED(__syncwarp();)
         a.y[me] = __shfl_xor_sync(0xffffffffu, a.x[me], 1) + own[me ^ 1];""",
+    "a read before a write is over, line: in a group": """
+        own[me] = a.x[me]; NEEDED(group_barrier<64>();) a.y[me] = own[me ^ 32];""",
     "a write before a read is over": """
         own[me] = a.x[me]; __syncthreads(); const float other = own[me ^ 32];
         NEEDED(__syncthreads();) own[me] = 0.f; a.y[me] = other;""",

@@ -547,7 +547,7 @@ def test_a_missing_barrier_is_noticed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "barrier",
     [
-        "    meet();\n    sum[0]",  # squares
+        " meet();\n    sum[0]",  # squares
         "    meet();\n}\n\n// From the code to ds",  # codes
         "    meet();\n    float ds",  # their gradients
     ],

@@ -8,7 +8,7 @@
 #define OF_THE_MACHINE
 #endif
 
-enum Meeting { OF_WARP, OF_BLOCK, OF_CLUSTER };
+enum Meeting { OF_WARP, OF_GROUP, OF_BLOCK, OF_CLUSTER };
 
 struct Launch {
     const char *shared;                    // of a cluster's blocks, one behind the other,

@@ -154,6 +154,12 @@ static void wait_for_copies() {
     for (int i = 0; i < mine.groups; ++i) mine.end_of[i] = mine.end_of[i + done] - arrived;
 }
 
+template <int COUNT>
+static void group_barrier() {
+    const int first = block::current / COUNT * COUNT;
+    block::wait_for(&block::Fibre::group_barriers, OF_GROUP, first, COUNT);
+}
+
 // An addition in bulk reads and adds when it is waited for, and not before: what has become of the
 // shared memory by then is what is added.
 constexpr int MOST_ADDITIONS = 16;

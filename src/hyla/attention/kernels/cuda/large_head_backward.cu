@@ -128,12 +128,16 @@ DEVICE Shared dp_place(int query, int key, int piece) {
     return turned(query * ROUND + key, piece, query);
 }
 
-// z and dp of a pair of queries, p and dz given.
+// What is kept of a pair of queries' p until dz is there: of ReLU z itself, which says as much.
+DEVICE Pair pack_hidden(float first, float second) {
+    return PHI == PHI_RELU ? pack_positive(first, second) : pack(first, second);
+}
+
+// z and dp of a pair of queries, what was kept of p and dz given.
 DEVICE void differentiate(Pair &z, Pair &dp, Pair p, float first_dz, float second_dz) {
 #if PHI == PHI_RELU
-    const Pair active = positive_halves(p);
-    z = p & active;
-    dp = pack(first_dz, second_dz) & active;
+    z = p;
+    dp = pack(first_dz, second_dz) & positive_halves(p);
 #else
     const Activation x = activate(first_of(p)), y = activate(second_of(p));
     z = pack(x.value, y.value);
@@ -154,8 +158,8 @@ DEVICE void hidden_layer(Hidden &p, Shared values, Shared code) {
         for (int i = 0; i < TASK_EIGHTS * 2; ++i) {
             float c[4];
             contract_heads(c, left[i % 2], right[i / 2][i % 2]);
-            p[i / 2][i % 2][0][r] = pack(c[0], c[1]);
-            p[i / 2][i % 2][1][r] = pack(c[2], c[3]);
+            p[i / 2][i % 2][0][r] = pack_hidden(c[0], c[1]);
+            p[i / 2][i % 2][1][r] = pack_hidden(c[2], c[3]);
         }
     }
 }
@@ -770,18 +774,13 @@ DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, Memory &me
     }
 }
 
-// What all warps have of dQ is added to global memory, some rows by each.
+// What all warps have of dQ is added to global memory, a row by each of some lanes.
 DEVICE void send_query_gradient(const Arguments &a, const Sequence &s, const Memory &memory,
                                 const Tile &tile) {
-    if (my_lane() != 0) return;
-    float *to = a.query_gradient + gradient_row(a, s, tile) * GRADIENT_ROW;
-#pragma unroll
-    for (int i = 0; i < OWN_QUERIES; ++i) {
-        const int query = my_warp() * OWN_QUERIES + i;
-        if (tile.first_query + query >= s.queries) break;
-        add_in_bulk(to + query * GRADIENT_ROW,
-                    shared_address(memory.query_gradient + query * STAGED_ROW), 4 * GRADIENT_ROW);
-    }
+    const int query = my_warp() * OWN_QUERIES + my_lane();
+    if (my_lane() >= OWN_QUERIES || tile.first_query + query >= s.queries) return;
+    add_in_bulk(a.query_gradient + (gradient_row(a, s, tile) + query) * GRADIENT_ROW,
+                shared_address(memory.query_gradient + query * STAGED_ROW), 4 * GRADIENT_ROW);
     close_bulk();
 }
 

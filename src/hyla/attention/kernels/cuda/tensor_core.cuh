@@ -142,6 +142,12 @@ DEVICE void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
 }
 
+// A barrier of COUNT neighbouring threads; other such groups of the block have theirs.
+template <int COUNT>
+DEVICE void group_barrier() {
+    asm volatile("barrier.sync %0, %1;" :: "r"(threadIdx.x / COUNT + 1), "n"(COUNT) : "memory");
+}
+
 // Without asking the threads for it, `bytes` of floats in shared memory, a multiple of 16 as both
 // addresses are, are added to those in global memory. What the block has stored there must have been
 // published by those who stored it, and a barrier must have let this one see it.
