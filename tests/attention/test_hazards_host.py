@@ -256,6 +256,8 @@ BROKEN = {
     "a read before a write is over, line: in a warp": """
         own[me] = a.x[me]; NEEDED(__syncwarp();)
         a.y[me] = __shfl_xor_sync(0xffffffffu, a.x[me], 1) + own[me ^ 1];""",
+    "a read before a write is over, line: in a group": """
+        own[me] = a.x[me]; NEEDED(group_barrier<64>();) a.y[me] = own[me ^ 32];""",
     "a write before a read is over": """
         own[me] = a.x[me]; __syncthreads(); const float other = own[me ^ 32];
         NEEDED(__syncthreads();) own[me] = 0.f; a.y[me] = other;""",
@@ -263,6 +265,23 @@ BROKEN = {
     "a read before a write is over, line: of a copy": """
         if (me < 16) copy_async(shared_address(own + 4 * me), (const Half *)(a.x + 4 * me), true);
         close_copies(); NEEDED(wait_for_copies<0>();) __syncthreads(); a.y[me] = own[me];""",
+    "a write before a read is over, line: in bulk": """
+        own[me] = a.x[me]; publish_to_bulk(); __syncthreads();
+        if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); NEEDED(wait_for_bulk_reads();) __syncthreads(); own[me] = 0.f;
+        wait_for_bulk_reads();""",
+    "a write before a read is over, line: in bulk, by the next block": """
+        own[me] = a.x[me]; publish_to_bulk(); __syncthreads();
+        if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); NEEDED(wait_for_bulk_reads();)""",
+    "a product, or a read in bulk, of what was not published": """
+        own[me] = a.x[me]; NEEDED(publish_to_bulk();) __syncthreads();
+        if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); wait_for_bulk_reads();""",
+    "a read before a write is over, line: in bulk": """
+        own[me] = a.x[me]; publish_to_bulk(); NEEDED(__syncthreads();)
+        if (me == 63) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); wait_for_bulk_reads();""",
     "a read of what nobody has written": "NEEDED(own[me] = 0.f;) a.y[me] = own[me];",
     "an access outside": "a.y[me + 1 NEEDED(- 1)] = a.x[me];",
     "an access outside, line: of shared memory": """

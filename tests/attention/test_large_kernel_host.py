@@ -280,6 +280,26 @@ def test_every_backward_plan_computes_the_same(
         assert relative_error(ours, theirs.double()) < 2**-8
 
 
+@pytest.mark.parametrize("tokens", [1, 15, 17, 49])
+@pytest.mark.parametrize(("heads", "width"), [(8, 64), (3, 16), (16, 64), (24, 32), (8, 128)])
+def test_additions_in_bulk_are_those_one_by_one(heads, width, tokens, monkeypatch):
+    case = Case(heads, width, tokens, tokens, B=2, causal=True)
+    inputs, padding, upstream = draw(case)
+    in_bulk = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    chosen = large_head.choose_plan
+
+    def without(name, *given):
+        plan = chosen(name, *given)
+        assert isinstance(plan, TensorCorePlan)
+        assert plan.bulk == (name == "key")
+        return replace(plan, bulk=False)
+
+    monkeypatch.setattr(large_head, "choose_plan", without)
+    one_by_one = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    for ours, theirs in zip(in_bulk, one_by_one, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_relu_where_all_hidden_units_of_a_pair_agree():
     case = Case(8, 32, 16, 16, phi="relu")
     (q, k, v, _), _, _ = draw(case)
@@ -554,8 +574,8 @@ def test_a_missing_barrier_is_noticed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "barrier",
     [
-        "    meet();\n    sum[0]",  # squares
-        "    meet();\n#if SPLIT == 1\n#pragma",  # codes
+        " meet();\n    sum[0]",  # squares
+        "    meet();\n}\n\n// From the code to ds",  # codes
         "    meet();\n    float ds",  # their gradients
     ],
 )

@@ -86,7 +86,7 @@ struct Fibre {
     ucontext_t start;
     jmp_buf resume;
     bool started, finished, waits_for_cluster;
-    unsigned exchanges, barriers, cluster_barriers, slot[2][WORDS];
+    unsigned exchanges, barriers, group_barriers, cluster_barriers, slot[2][WORDS];
     char stack[STACK];
 };
 static Fibre *fibre = new Fibre[MOST_THREADS];
@@ -270,7 +270,7 @@ extern "C" void launch(int blocks, int threads, const Arguments *given, size_t s
         for (int thread = 0; thread < SPLIT * threads; ++thread) {
             block::Fibre &fibre = block::fibre[thread];
             fibre.started = fibre.finished = fibre.waits_for_cluster = false;
-            fibre.exchanges = fibre.barriers = fibre.cluster_barriers = 0;
+            fibre.exchanges = fibre.barriers = fibre.group_barriers = fibre.cluster_barriers = 0;
             getcontext(&fibre.start);
             fibre.start.uc_stack.ss_sp = fibre.stack;
             fibre.start.uc_stack.ss_size = block::STACK;

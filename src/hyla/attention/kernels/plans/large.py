@@ -101,10 +101,7 @@ def _first_plan(
         tiled = linear if products == "linear" else tensor_core
         candidates = (*tiled.plans(pass_name, heads, width), *candidates)
     capability = nvrtc.capability(device)
-    if capability < tensor_core.CLUSTERS:
-        candidates = tuple(plan for plan in candidates if plan.split == 1)
-    if capability != tensor_core.WARPGROUPS:
-        candidates = tuple(plan for plan in candidates if not plan.warpgroups)
+    candidates = tuple(plan for plan in candidates if plan.runs_on(capability))
     room = nvrtc.shared_memory(device) + nvrtc.RESERVED
     for plan in candidates:
         if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + nvrtc.RESERVED) <= room:

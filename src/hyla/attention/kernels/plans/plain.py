@@ -24,7 +24,6 @@ class PlainPlan:
 
     contiguous_heads: ClassVar[bool] = True  # so that a head's address costs no instruction
     split: ClassVar[int] = 1  # a block has whole tokens
-    warpgroups: ClassVar[bool] = False
 
     queries: int
     keys: int
@@ -32,6 +31,10 @@ class PlainPlan:
     share: int
     blocks: int = 1
     warps: int = _THREADS // 32
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether a GPU has what it takes: every one has."""
+        return True
 
     def sources(self, pass_name: str) -> tuple[str, ...]:
         """Return the files that make the pass."""

@@ -12,8 +12,7 @@ DTYPES = (torch.bfloat16, torch.float16)
 _FIRST_SOURCES = ("phi.cuh", "softmax.cuh", "tensor_core.cuh")
 _LAST_SOURCES = ("cluster.cuh", "scalars.cuh", "output.cuh", "sequences.cuh", "large_head.cuh")
 COMMON_SOURCES = (*_FIRST_SOURCES, *_LAST_SOURCES)
-CLUSTERS = (9, 0)  # the first compute capability that has them
-WARPGROUPS = (9, 0)  # the only one whose warps multiply in fours
+HOPPER = (9, 0)
 MAX_HEADS = 32
 WARPS = 8  # whose threads, with 255 registers each, fill a multiprocessor
 _MOST_OF_A_ROW = 1024  # heads times their size that a block holds of a token
@@ -27,7 +26,8 @@ class TensorCorePlan:
     backward and the sums have room for `stages` tiles of what they walk over. A tile is shared by a
     cluster of `split` blocks: each has its share of the heads of q and k, and of the size of the
     others. With `warpgroups`, the forward's scores are products of four warps at a time, and with
-    `ahead` besides they are made while the tile before them is attended to.
+    `ahead` besides they are made while the tile before them is attended to. With `bulk`, the key
+    pass adds the gradient of q to memory in whole rows.
     """
 
     contiguous_heads: ClassVar[bool] = False
@@ -40,6 +40,13 @@ class TensorCorePlan:
     split: int = 1
     warpgroups: bool = False
     ahead: bool = False
+    bulk: bool = False
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether a GPU has it: products of four warps Hopper alone, the rest later ones too."""
+        if self.warpgroups:
+            return capability == HOPPER
+        return capability >= HOPPER or not (self.split > 1 or self.bulk)
 
     def sources(self, pass_name: str) -> tuple[str, ...]:
         """Return the files that make the pass."""
@@ -78,6 +85,8 @@ class TensorCorePlan:
         pairs = 4 * self.queries * (round_keys * (8 * groups + 4) + 8)
         inverse = 4 * self.queries * self.keys
         tokens = 2 * (own + self.stages * other) * token
+        if self.bulk:
+            hidden = max(hidden, 4 * self.queries * (heads * width + 8))
         if self.split == 1:
             return tokens + hidden + code + scores + inverse + max(squares, pairs)
         units = self.warps * math.ceil(self.queries / self.warps) * round_keys // 16
@@ -111,7 +120,15 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     # are registers.
     tiles = [(16, 32, 2)] if pass_name == "key" and heads * width <= 512 else []
     tiles += [(16, 16, 2), (8, 16, 2), (8, 16, 1)]
-    return tuple(_plans_of(tiles))
+    own = _plans_of(tiles)
+    if pass_name == "key":
+        own = [choice for plan in own for choice in (*_in_bulk(plan), plan)]
+    return tuple(own)
+
+
+def _in_bulk(plan: TensorCorePlan) -> list[TensorCorePlan]:
+    """Return the plan with additions in bulk, if it has the stage that they overlap with."""
+    return [replace(plan, bulk=True)] if plan.stages == 2 else []
 
 
 def _plans_of(tiles: list[tuple[int, int, int]]) -> list[TensorCorePlan]:
