@@ -130,6 +130,45 @@ def test_a_cluster_that_shares_the_forward(builds, monkeypatch):
     )
 
 
+def forward_by_warpgroups(ahead):
+    """Return an output, with the scores of a tile made `ahead` or when they are needed."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(4, 70, 8, 64, generator=generator).to(BF16) for _ in "qkv")
+    plan = large_head.choose_plan("forward", q)
+    assert isinstance(plan, tensor_core.TensorCorePlan)
+    assert plan.warpgroups
+    return large_head.forward(Call(q, k, v, formula=HYLA), plan=replace(plan, ahead=ahead))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_scores_by_warpgroups(ahead, builds):
+    check_in_any_order(builds, lambda: [forward_by_warpgroups(ahead)])
+
+
+@pytest.mark.parametrize(
+    ("left_out", "what"),
+    [
+        ("        publish_tiles();\n", "not published"),
+        (
+            "        finish_scores(score);\n        __syncthreads();",
+            "a write before a read is over",
+        ),
+        ("        __syncthreads();\n        attend(out, values", "a read before a write is over"),
+    ],
+)
+def test_what_a_walk_ahead_leaves_out_is_missed(left_out, what, builds, monkeypatch):
+    def without(*names):
+        sources = read_sources(*names)
+        before, walk = sources.split("#if AHEAD\n\nstatic_assert")
+        assert left_out in walk
+        rest = left_out.replace("publish_tiles();", "").replace("__syncthreads();", "")
+        return before + "#if AHEAD\n\nstatic_assert" + walk.replace(left_out, rest, 1)
+
+    monkeypatch.setattr(large_head, "read_sources", without)
+    with pytest.raises(AssertionError, match=what):
+        forward_by_warpgroups(ahead=True)
+
+
 @pytest.mark.parametrize("output", ["plain", "rms"])
 def test_decoding_and_the_output_stage(output, builds):
     q, k = torch.randn(2, 1, 8, 64).to(BF16), torch.randn(2, 70, 8, 64).to(BF16)
@@ -217,6 +256,8 @@ BROKEN = {
     "a read before a write is over, line: in a warp": """
         own[me] = a.x[me]; NEEDED(__syncwarp();)
         a.y[me] = __shfl_xor_sync(0xffffffffu, a.x[me], 1) + own[me ^ 1];""",
+    "a read before a write is over, line: in a group": """
+        own[me] = a.x[me]; NEEDED(group_barrier<64>();) a.y[me] = own[me ^ 32];""",
     "a write before a read is over": """
         own[me] = a.x[me]; __syncthreads(); const float other = own[me ^ 32];
         NEEDED(__syncthreads();) own[me] = 0.f; a.y[me] = other;""",
@@ -224,6 +265,23 @@ BROKEN = {
     "a read before a write is over, line: of a copy": """
         if (me < 16) copy_async(shared_address(own + 4 * me), (const Half *)(a.x + 4 * me), true);
         close_copies(); NEEDED(wait_for_copies<0>();) __syncthreads(); a.y[me] = own[me];""",
+    "a write before a read is over, line: in bulk": """
+        own[me] = a.x[me]; publish_to_bulk(); __syncthreads();
+        if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); NEEDED(wait_for_bulk_reads();) __syncthreads(); own[me] = 0.f;
+        wait_for_bulk_reads();""",
+    "a write before a read is over, line: in bulk, by the next block": """
+        own[me] = a.x[me]; publish_to_bulk(); __syncthreads();
+        if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); NEEDED(wait_for_bulk_reads();)""",
+    "a product, or a read in bulk, of what was not published": """
+        own[me] = a.x[me]; NEEDED(publish_to_bulk();) __syncthreads();
+        if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); wait_for_bulk_reads();""",
+    "a read before a write is over, line: in bulk": """
+        own[me] = a.x[me]; publish_to_bulk(); NEEDED(__syncthreads();)
+        if (me == 63) add_in_bulk(a.y, shared_address(own), 256);
+        close_bulk(); wait_for_bulk_reads();""",
     "a read of what nobody has written": "NEEDED(own[me] = 0.f;) a.y[me] = own[me];",
     "an access outside": "a.y[me + 1 NEEDED(- 1)] = a.x[me];",
     "an access outside, line: of shared memory": """

@@ -79,6 +79,10 @@ CASES = [
     Case(16, 64, 18, 18, causal=True, padding=True, B=2),
     Case(24, 32, 10, 20, phi="gelu_tanh"),
     Case(1, 24, 5, 3, causal=True, normalisation="none"),
+    # Several tiles of keys, and queries that see none.
+    Case(8, 64, 70, 140, B=2, biases=2, padding=True),
+    Case(8, 64, 100, 30, causal=True),
+    Case(5, 64, 40, 130, causal=True, normalisation="none", dtype=torch.float16),
     # Rows that a cluster of two or four blocks shares.
     Case(32, 64, 33, 33, causal=True),
     Case(32, 64, 17, 40, B=2, biases=2, padding=True, deterministic=True),
@@ -217,14 +221,37 @@ def test_every_length_of_a_wide_row(tokens):
     test_output_and_gradients(Case(16, 128, tokens, tokens, causal=True))
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(32, 32), (32, 64), (64, 16), (64, 64), (128, 16)])
-def test_every_forward_plan_computes_the_same(queries, keys):
-    case = Case(8, 32, 70, 40, causal=True)
+@pytest.mark.parametrize(
+    ("queries", "keys", "products"),
+    [
+        *[(*tile, {}) for tile in ((32, 32), (32, 64), (64, 16), (64, 64), (128, 16))],
+        *[(queries, 64, {"warpgroups": True}) for queries in (32, 64)],
+        (32, 64, {"warpgroups": True, "ahead": True}),
+    ],
+    ids=str,
+)
+def test_every_forward_plan_computes_the_same(queries, keys, products):
+    case = Case(8, 32, 70, 140, causal=True)
     (q, k, v, _), _, _ = draw(case)
-    plan = TensorCorePlan(queries=queries, keys=keys, warps=8)
+    plan = TensorCorePlan(queries=queries, keys=keys, warps=8, **products)
     call = Call(q, k, v, formula=case.formula)
     got = large_head.forward(call, plan=plan)
     torch.testing.assert_close(got, large_head.forward(call))
+
+
+@pytest.mark.parametrize("width", [16, 32, 64])
+@pytest.mark.parametrize("tokens", [1, 32, 33, 64, 97, 150])
+def test_scores_by_warpgroups_are_those_by_warps(tokens, width):
+    case = Case(3, width, tokens, tokens, B=5, causal=True)  # late and early products
+    (q, k, v, _), _, _ = draw(case)
+    call = Call(q, k, v, formula=case.formula)
+    plan = large_head.choose_plan("forward", q)
+    assert isinstance(plan, TensorCorePlan)
+    assert (plan.warpgroups, plan.ahead) == (True, width == 64)
+    by_warps = large_head.forward(call, plan=replace(plan, warpgroups=False, ahead=False))
+    torch.testing.assert_close(large_head.forward(call), by_warps)
+    by_warpgroups = large_head.forward(call, plan=replace(plan, ahead=False))
+    torch.testing.assert_close(by_warpgroups, by_warps)
 
 
 @pytest.mark.parametrize("pass_name", ["query", "key"])
@@ -251,6 +278,26 @@ def test_every_backward_plan_computes_the_same(
     got = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
     for ours, theirs in zip(got, want, strict=True):
         assert relative_error(ours, theirs.double()) < 2**-8
+
+
+@pytest.mark.parametrize("tokens", [1, 15, 17, 49])
+@pytest.mark.parametrize(("heads", "width"), [(8, 64), (3, 16), (16, 64), (24, 32), (8, 128)])
+def test_additions_in_bulk_are_those_one_by_one(heads, width, tokens, monkeypatch):
+    case = Case(heads, width, tokens, tokens, B=2, causal=True)
+    inputs, padding, upstream = draw(case)
+    in_bulk = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    chosen = large_head.choose_plan
+
+    def without(name, *given):
+        plan = chosen(name, *given)
+        assert isinstance(plan, TensorCorePlan)
+        assert plan.bulk == (name == "key")
+        return replace(plan, bulk=False)
+
+    monkeypatch.setattr(large_head, "choose_plan", without)
+    one_by_one = with_gradients(fused, case, inputs, padding, upstream, case.dtype)
+    for ours, theirs in zip(in_bulk, one_by_one, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_relu_where_all_hidden_units_of_a_pair_agree():
@@ -527,8 +574,8 @@ def test_a_missing_barrier_is_noticed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "barrier",
     [
-        "    meet();\n    sum[0]",  # squares
-        "    meet();\n#if SPLIT == 1\n#pragma",  # codes
+        " meet();\n    sum[0]",  # squares
+        "    meet();\n}\n\n// From the code to ds",  # codes
         "    meet();\n    float ds",  # their gradients
     ],
 )

@@ -75,6 +75,18 @@ def test_tiles_are_as_large_as_shared_memory_allows(gpu):
             plans(16, 64)
 
 
+@pytest.mark.parametrize(
+    ("capability", "expected"), [((8, 0), False), ((9, 0), True), ((10, 0), False)]
+)
+def test_only_hopper_multiplies_by_warpgroups(capability, expected, monkeypatch):
+    monkeypatch.setattr(nvrtc, "capability", lambda device: capability)
+    large._first_plan.cache_clear()
+    plan = plans(8, 64)[0]
+    large._first_plan.cache_clear()
+    assert isinstance(plan, TensorCorePlan)
+    assert plan.warpgroups == expected
+
+
 @needs_host_build
 @pytest.mark.parametrize(("heads", "width"), [(8, 64), (4, 32)])
 @pytest.mark.parametrize("name", ["hyla.silu", "linear_rmshead"])
@@ -154,7 +166,8 @@ MEMBERS = [
     member("decode", 8, 64, passes=("decode", "output_stage")),
     member("decode", 8, 64, output="rms", passes=("decode", "output_stage")),
 ]
-WIDE = [
+ON_HOPPER = [  # wide rows; scores by warpgroups, but not ahead
+    member("large_head", 8, 32),
     *[member("large_head", *shape) for shape in ((16, 64), (32, 64), (16, 128), (32, 128))],
     member("large_head", 32, 64, normalisation="softmax"),
     member("large_head", 16, 128, normalisation="softmax+rms_head"),
@@ -171,7 +184,7 @@ WIDE = [
     ("gpu", "member"),
     [
         *[(gpu, one) for gpu in (AMPERE, ADA, HOPPER) for one in MEMBERS],
-        *[(HOPPER, one) for one in WIDE],
+        *[(HOPPER, one) for one in ON_HOPPER],
     ],
     indirect=["gpu"],
     ids=str,

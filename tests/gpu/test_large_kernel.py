@@ -275,12 +275,20 @@ def test_vmap_folds_a_population_into_the_batch():
     assert torch.equal(torch.func.vmap(one)(q, k, v), alone)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(16, 64), (32, 16), (32, 32), (32, 64)])
-def test_every_plan_computes_the_same(queries, keys, monkeypatch):
+@pytest.mark.parametrize(
+    ("queries", "keys", "products"),
+    [
+        *[(*tile, {}) for tile in ((16, 64), (32, 16), (32, 32), (32, 64))],
+        (32, 64, {"warpgroups": True}),
+        (32, 64, {"warpgroups": True, "ahead": True}),
+    ],
+    ids=str,
+)
+def test_every_plan_computes_the_same(queries, keys, products, monkeypatch):
     torch.manual_seed(14)
     tensors = [normal(2, 100, 8, 64, dtype=torch.bfloat16) for _ in "qkv"]
     expected = fused(*tensors, causal=True, **HYLA)
-    plan = TensorCorePlan(queries=queries, keys=keys, warps=8)
+    plan = TensorCorePlan(queries=queries, keys=keys, warps=8, **products)
     monkeypatch.setattr(large_head, "choose_plan", lambda *_: plan)
     with torch.no_grad():
         got = fused(*tensors, causal=True, **HYLA)

@@ -17,6 +17,7 @@ def older(request, monkeypatch):
         return read_sources(*names).replace("__CUDA_ARCH__ >= 900", "__CUDA_ARCH__ >= 90000")
 
     monkeypatch.setattr(nvrtc, "shared_memory", lambda device: request.param * 1024)
+    monkeypatch.setattr(nvrtc, "capability", lambda device: (8, 0))
     monkeypatch.setattr(large_head, "read_sources", without_hopper)
     large._first_plan.cache_clear()
     yield

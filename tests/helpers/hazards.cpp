@@ -48,12 +48,16 @@ struct Write {
     Time time;
     int thread;
     const void *line;
-    bool copied;
+    bool by_engine;  // of copies, which products see at once
 };
 struct Read {
     bool any;  // since the last write
     int thread;
     const void *line;
+};
+struct BulkRead {
+    const void *from, *line;
+    int thread;
 };
 struct GlobalAccess {
     const void *line;
@@ -80,6 +84,7 @@ std::vector<Write> written;
 std::vector<Read> read_last;
 Time *reads = nullptr;  // [grain, thread of the block]
 size_t reads_bytes = 0;
+std::vector<BulkRead> on_their_way;
 std::vector<Tensor> tensors;
 
 struct Gathered {
@@ -112,11 +117,11 @@ void check_reads(size_t grain, int owner, long long at, const void *line) {
     const Time *of = reads + grain * launch.threads;
     const Time *mine = known_by(current) + owner * launch.threads;
     bool over = true;
-    for (int i = 0; i < launch.threads; ++i) over &= of[i] <= mine[i];
+    for (int i = 0; i < launch.threads; ++i) over &= of[i] <= mine[i];  // ON_ITS_WAY: nobody knows
     if (over) return;
     for (int i = 0; i < launch.threads; ++i) {
         const int thread = owner * launch.threads + i;
-        if (of[i] > mine[i] && thread != current) {
+        if (of[i] > mine[i] && (thread != current || of[i] == ON_ITS_WAY)) {
             report(WRITE_AFTER_READ, thread, read_last[grain].line, line, at);
             return;
         }
@@ -130,6 +135,11 @@ bool is_written(int owner, long long at) {
         if (written[owner * grains + place].time >= first_time) return true;
     }
     return false;
+}
+
+size_t first_grain(const void *at) {
+    const size_t offset = static_cast<const char *>(at) - launch.shared;
+    return offset / launch.shared_distance * grains + offset % launch.shared_distance / GRAIN;
 }
 
 void touch_shared(size_t offset, size_t bytes, bool writes, bool starts, const void *line) {
@@ -152,12 +162,14 @@ void touch_shared(size_t offset, size_t bytes, bool writes, bool starts, const v
         }
         check_writes(READ_AFTER_WRITE, grain, at, line);
         const Write &w = written[grain];
-        if (of_products && !w.copied && is_over(w) && w.time > published_to(current)[w.thread]) {
+        const bool of_others = of_products || starts;
+        if (of_others && !w.by_engine && is_over(w) && w.time > published_to(current)[w.thread]) {
             report(NOT_PUBLISHED, w.thread, w.line, line, at);
         }
         // A warp multiplies as one: once a lane has waited, the products of all are over.
         const int reader = of_products ? current / 32 * 32 : current;
-        reads[grain * launch.threads + reader % launch.threads] = now(reader);
+        Time &last = reads[grain * launch.threads + reader % launch.threads];
+        if (last != ON_ITS_WAY) last = starts ? ON_ITS_WAY : now(reader);
         read_last[grain] = {true, reader, line};
     }
     if (!writes && !is_written(owner, at)) report(NEVER_WRITTEN, current, line, line, at);
@@ -250,6 +262,10 @@ void hazards_end_cluster() {
         }
         if (!seen) report(OUTSIDE, w.thread, w.line, w.line, grain % grains * GRAIN);
     }
+    for (const BulkRead &x : on_their_way) {  // the next block's writes
+        report(WRITE_AFTER_READ, x.thread, x.line, x.line, -1);
+    }
+    on_their_way.clear();
     current = -1;
 }
 
@@ -280,13 +296,29 @@ void hazards_acquire(const void *at, unsigned number) {
 
 void hazards_start_copy(const void *to, size_t bytes) { touch(to, bytes, true, CALLER, true); }
 
-void hazards_end_copy(const void *to, size_t bytes) {
-    const size_t offset = static_cast<const char *>(to) - launch.shared;
-    const size_t first = offset / launch.shared_distance * grains +
-                         offset % launch.shared_distance / GRAIN;
+void hazards_end_copy(const void *to, size_t bytes, bool by_engine) {
+    const size_t first = first_grain(to);
     for (size_t grain = first; grain < first + bytes / GRAIN; ++grain) {
-        written[grain] = {now(current), current, written[grain].line, true};
+        written[grain] = {now(current), current, written[grain].line, by_engine};
     }
+}
+
+void hazards_start_read(const void *from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 16) {
+        touch(static_cast<const char *>(from) + i, 16, false, CALLER, true);
+    }
+    on_their_way.push_back({from, CALLER, current});
+}
+
+void hazards_end_read(const void *from, size_t bytes) {
+    const size_t first = first_grain(from);
+    for (size_t grain = first; grain < first + bytes / GRAIN; ++grain) {
+        reads[grain * launch.threads + current % launch.threads] = now(current);
+    }
+    const auto ended = std::find_if(on_their_way.begin(), on_their_way.end(), [&](const BulkRead &x) {
+        return x.from == from && x.thread == current;
+    });
+    if (ended != on_their_way.end()) on_their_way.erase(ended);
 }
 
 void hazards_add(const void *to, size_t bytes) { touch(to, bytes, true, CALLER, false, true); }

@@ -8,7 +8,7 @@
 #define OF_THE_MACHINE
 #endif
 
-enum Meeting { OF_WARP, OF_BLOCK, OF_CLUSTER };
+enum Meeting { OF_WARP, OF_GROUP, OF_BLOCK, OF_CLUSTER };
 
 struct Launch {
     const char *shared;                    // of a cluster's blocks, one behind the other,
@@ -30,9 +30,14 @@ HAZARDS(go(Meeting, int /* first */, unsigned /* turn */))
 HAZARDS(release(const void *, unsigned))
 HAZARDS(acquire(const void *, unsigned))
 
-// A copy is on its way from its start until it is waited for.
+// A copy is on its way from its start until it is waited for. A thread's own has to be published to
+// products like what it stores, that of the engine of bulk copies has not.
 HAZARDS(start_copy(const void * /* to */, size_t))
-HAZARDS(end_copy(const void * /* to */, size_t))
+HAZARDS(end_copy(const void * /* to */, size_t, bool /* by the engine */))
+
+// So is a read in bulk, which sees what was published.
+HAZARDS(start_read(const void * /* from */, size_t))
+HAZARDS(end_read(const void * /* from */, size_t))
 
 HAZARDS(add(const void *, size_t))  // atomically
 

@@ -21,7 +21,7 @@ KINDS = {
     2: "a read before a write is over",
     3: "a read of what nobody has written",
     4: "an access outside",
-    5: "a product of what was not published",
+    5: "a product, or a read in bulk, of what was not published",
 }
 
 

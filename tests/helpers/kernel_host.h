@@ -86,7 +86,7 @@ struct Fibre {
     ucontext_t start;
     jmp_buf resume;
     bool started, finished, waits_for_cluster;
-    unsigned exchanges, barriers, cluster_barriers, slot[2][WORDS];
+    unsigned exchanges, barriers, group_barriers, cluster_barriers, slot[2][WORDS];
     char stack[STACK];
 };
 static Fibre *fibre = new Fibre[MOST_THREADS];
@@ -154,12 +154,17 @@ static void __syncwarp() {
 }
 
 template <typename T>
-static T __shfl_xor_sync(unsigned, T x, int mask) {
+static T __shfl_sync(unsigned, T x, int lane) {
     static_assert(sizeof(T) == 4, "a lane exchanges 32 bits");
     const unsigned set = block::exchange(&x, 1);
     T other;
-    memcpy(&other, block::left_by((block::current % block::WARP_SIZE) ^ mask, set), 4);
+    memcpy(&other, block::left_by(lane, set), 4);
     return other;
+}
+
+template <typename T>
+static T __shfl_xor_sync(unsigned of, T x, int mask) {
+    return __shfl_sync(of, x, (block::current % block::WARP_SIZE) ^ mask);
 }
 
 #include KERNEL_SOURCE
@@ -265,7 +270,7 @@ extern "C" void launch(int blocks, int threads, const Arguments *given, size_t s
         for (int thread = 0; thread < SPLIT * threads; ++thread) {
             block::Fibre &fibre = block::fibre[thread];
             fibre.started = fibre.finished = fibre.waits_for_cluster = false;
-            fibre.exchanges = fibre.barriers = fibre.cluster_barriers = 0;
+            fibre.exchanges = fibre.barriers = fibre.group_barriers = fibre.cluster_barriers = 0;
             getcontext(&fibre.start);
             fibre.start.uc_stack.ss_sp = fibre.stack;
             fibre.start.uc_stack.ss_size = block::STACK;

@@ -54,8 +54,8 @@ class HostBuilds:
     def __init__(self, folder: Path, hardware: dict[str, Path] | None = None):
         """`hardware` are more sources that a CPU has something else for, in a file."""
         self.folder = folder
-        ours = {"tensor_core.cuh": "tensor_core_host.h", "cluster.cuh": "cluster_host.h"}
-        self.hardware = {read_sources(name): HERE / host for name, host in ours.items()}
+        names = ("tensor_core", "warpgroup", "cluster")
+        self.hardware = {read_sources(f"{name}.cuh"): HERE / f"{name}_host.h" for name in names}
         self.hardware |= hardware or {}
         self.kernels = {}
 

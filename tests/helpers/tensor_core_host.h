@@ -144,7 +144,7 @@ static void wait_for_copies() {
     if (mine.groups <= PENDING) return;
     const int done = mine.groups - PENDING, arrived = mine.end_of[done - 1];
     for (int i = 0; i < arrived; ++i) {
-        hazards_end_copy(mine.copy[i].to, 16);
+        hazards_end_copy(mine.copy[i].to, 16, false);
         if (mine.copy[i].from != nullptr) memcpy(mine.copy[i].to, mine.copy[i].from, 16);
         else memset(mine.copy[i].to, 0, 16);
     }
@@ -152,6 +152,49 @@ static void wait_for_copies() {
     mine.groups -= done;
     memmove(mine.copy, mine.copy + arrived, mine.count * sizeof mine.copy[0]);
     for (int i = 0; i < mine.groups; ++i) mine.end_of[i] = mine.end_of[i + done] - arrived;
+}
+
+template <int COUNT>
+static void group_barrier() {
+    const int first = block::current / COUNT * COUNT;
+    block::wait_for(&block::Fibre::group_barriers, OF_GROUP, first, COUNT);
+}
+
+// An addition in bulk reads and adds when it is waited for, and not before: what has become of the
+// shared memory by then is what is added.
+constexpr int MOST_ADDITIONS = 16;
+static struct Additions {
+    struct {
+        float *to;
+        const float *from;
+        int bytes;
+    } addition[MOST_ADDITIONS];
+    int count, closed;
+} additions[block::MOST_THREADS];
+
+static void add_in_bulk(float *to, Shared from, int bytes) {
+    if (reinterpret_cast<uintptr_t>(to) % 16 != 0 || bytes % 16 != 0) block::fail("misaligned addition");
+    Additions &mine = additions[block::current];
+    if (mine.count == MOST_ADDITIONS) block::fail("too many additions on their way");
+    const void *source = at_address(from, "misaligned addition");
+    at_address(from + bytes - 16, "an addition of what lies outside");
+    mine.addition[mine.count++] = {to, static_cast<const float *>(source), bytes};
+    hazards_start_read(source, bytes);
+}
+
+static void publish_to_bulk() { hazards_publish(); }
+static void close_bulk() { additions[block::current].closed = additions[block::current].count; }
+
+static void wait_for_bulk_reads() {
+    Additions &mine = additions[block::current];
+    for (int i = 0; i < mine.closed; ++i) {
+        const auto &one = mine.addition[i];
+        hazards_end_read(one.from, one.bytes);
+        for (int k = 0; k < one.bytes / 4; ++k) atomicAdd(one.to + k, one.from[k]);
+    }
+    mine.count -= mine.closed;
+    memmove(mine.addition, mine.addition + mine.closed, mine.count * sizeof mine.addition[0]);
+    mine.closed = 0;
 }
 
 static void add_atomically(float *to, float first, float second) {

@@ -19,9 +19,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def builds() -> CheckedBuilds:
-    warpgroup = read_sources("warpgroup.cuh", package="hyla.training.population.blocks")
-    host = Path(__file__).parent / "warpgroup_host.h"
-    return CheckedBuilds(kept_builds(), {warpgroup: host})
+    hopper = read_sources("hopper.cuh", package="hyla.training.population.blocks")
+    host = Path(__file__).parent / "hopper_host.h"
+    return CheckedBuilds(kept_builds(), {hopper: host})
 
 
 @pytest.fixture(autouse=True)

@@ -39,8 +39,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def builds() -> HostBuilds:
-    warpgroup = read_sources("warpgroup.cuh", package="hyla.training.population.blocks")
-    return HostBuilds(kept_builds(), {warpgroup: HERE / "warpgroup_host.h"})
+    hopper = read_sources("hopper.cuh", package="hyla.training.population.blocks")
+    return HostBuilds(kept_builds(), {hopper: HERE / "hopper_host.h"})
 
 
 @pytest.fixture(autouse=True)

@@ -314,7 +314,7 @@ def _launch(
         "PASS": _PASSES[pass_name],
         "MULTIPLIED": int(call.multiplier is not None),
         "HIDDEN": int(call.formula.value == "hidden"),
-        **{name.upper(): value for name, value in dataclasses.asdict(plan).items()},
+        **{name.upper(): int(value) for name, value in dataclasses.asdict(plan).items()},
         "ADDS_QUERY_GRADIENT": int(adds),
         "BIAS_GRADIENT": mode,
         "OUTPUT": call.formula.output_kind,

@@ -6,8 +6,9 @@
 //     dV[k,h] += Σ_q a dp (per key),   dK[k,h] += Σ_q (scale ds) Q,   dQ[q,h] += Σ_k (scale ds) K
 //
 // The key pass makes dK and dV and, if ADDS_QUERY_GRADIENT, adds its share of dQ to global memory
-// atomically. For sums in a fixed order it leaves dQ to the query pass, which computes everything
-// up to ds again. The gradient of the bias is ds itself.
+// atomically: with BULK a tile's rows wait in shared memory, where z and dp were, and are added from
+// there while dK and the next code are computed. For sums in a fixed order it leaves dQ to the query
+// pass, which computes everything up to ds again. The gradient of the bias is ds itself.
 //
 // Of a softmax's ds = a (da − Σ_k a da) only the first part is known before the last key is; with
 // RMSHead after it that is a (da − a · mean_h(da a)), because r divides what it multiplies. What dK
@@ -30,7 +31,7 @@
 //              (a cluster: dV of those keys too, and the sums over its own d of the heads that
 //              another block has are sent there)
 //     and for the whole tile
-//     rest     each warp some heads: dK or dQ
+//     rest     each warp some heads: dK or dQ; with BULK dQ, a barrier, dK
 
 #define PASS_QUERY 1
 #define PASS_KEY 2
@@ -75,23 +76,28 @@ struct Message {
     float2 sum[QUERY_UNITS][WARPS][WARP / 4];
 };
 
+// dQ of a tile, row by row as in global memory. Eight floats more put the four rows that are written
+// together into different banks.
+constexpr bool ADDS_IN_BULK = BULK && ADDS_QUERY_GRADIENT && KEY_PASS;
+constexpr int GRADIENT_ROW = HEADS * WIDTH, STAGED_ROW = GRADIENT_ROW + 8;
+static_assert(!BULK || (SPLIT == 1 && STAGES == 2), "a block alone, whose next tile has a place");
+
 struct Memory {
     Half k[KEY_STAGES][KEYS * TOKEN], v[KEY_STAGES][KEYS * TOKEN];
     Half q[QUERY_STAGES][QUERIES * TOKEN], g[QUERY_STAGES][QUERIES * TOKEN];
-#if SPLIT == 1
-    Half z[QUERIES * ROUND * SHARE], dp[QUERIES * ROUND * SHARE];
     union {
-        Squares squares;
-        float from_p[QUERIES * PAIR_ROW];  // dp·V
-    };
-#else  // a tile has one round, and each of these is read before the next is written
-    union {
-        Squares squares;
         struct {
             Half z[QUERIES * ROUND * SHARE], dp[QUERIES * ROUND * SHARE];
         };
-        float from_p[QUERIES * PAIR_ROW];
+        float query_gradient[BULK ? QUERIES * STAGED_ROW : 1];
+#if SPLIT == 1
     };
+    union {
+#endif  // a cluster's tile has one round, and each of these is read before the next is written
+        Squares squares;
+        float from_p[QUERIES * PAIR_ROW];  // dp·V
+    };
+#if SPLIT > 1
     Message received[SPLIT - 1];
 #endif
     Half code[GROUPS * QUERIES * KEYS * 8];
@@ -122,12 +128,16 @@ DEVICE Shared dp_place(int query, int key, int piece) {
     return turned(query * ROUND + key, piece, query);
 }
 
-// z and dp of a pair of queries, p and dz given.
+// What is kept of a pair of queries' p until dz is there: of ReLU z itself, which says as much.
+DEVICE Pair pack_hidden(float first, float second) {
+    return PHI == PHI_RELU ? pack_positive(first, second) : pack(first, second);
+}
+
+// z and dp of a pair of queries, what was kept of p and dz given.
 DEVICE void differentiate(Pair &z, Pair &dp, Pair p, float first_dz, float second_dz) {
 #if PHI == PHI_RELU
-    const Pair active = positive_halves(p);
-    z = p & active;
-    dp = pack(first_dz, second_dz) & active;
+    z = p;
+    dp = pack(first_dz, second_dz) & positive_halves(p);
 #else
     const Activation x = activate(first_of(p)), y = activate(second_of(p));
     z = pack(x.value, y.value);
@@ -148,8 +158,8 @@ DEVICE void hidden_layer(Hidden &p, Shared values, Shared code) {
         for (int i = 0; i < TASK_EIGHTS * 2; ++i) {
             float c[4];
             contract_heads(c, left[i % 2], right[i / 2][i % 2]);
-            p[i / 2][i % 2][0][r] = pack(c[0], c[1]);
-            p[i / 2][i % 2][1][r] = pack(c[2], c[3]);
+            p[i / 2][i % 2][0][r] = pack_hidden(c[0], c[1]);
+            p[i / 2][i % 2][1][r] = pack_hidden(c[2], c[3]);
         }
     }
 }
@@ -724,9 +734,15 @@ DEVICE float *row_sum(const Arguments &a, long long row, int head) {
     return a.row_sums + row * HEADS + head;
 }
 
-DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memory &memory,
+// Of the tile's first query.
+DEVICE long long gradient_row(const Arguments &a, const Sequence &s, const Tile &tile) {
+    return output_row(a, s.index, s.first_query, s.queries) + tile.first_query;
+}
+
+// To global memory, or with BULK to where `send_query_gradient` finds it.
+DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, Memory &memory,
                                const Tile &tile) {
-    const long long start = output_row(a, s.index, s.first_query, s.queries) + tile.first_query;
+    const long long start = gradient_row(a, s, tile);
 #pragma unroll
     for (int i = 0; i < HEADS_PER_WARP; ++i) {
         if (!is_head(i) || !exists(own_head(i))) break;
@@ -736,18 +752,36 @@ DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memo
 #pragma unroll
         for (int upper = 0; upper < EIGHTS; ++upper) {
             const int query = my_lane() / 4 + upper * 8, column = my_lane() % 4 * 2;
-            if (tile.first_query + query >= s.queries) continue;
-            float *to = a.query_gradient + ((start + query) * HEADS + head) * WIDTH + column;
-#pragma unroll
-            for (int n = 0; n < COLUMNS; ++n) {
-                add_atomically(to + n * 8, c[n][2 * upper], c[n][2 * upper + 1]);
-            }
+            const bool live = tile.first_query + query < s.queries;
             if constexpr (FOR_FLASH) {
                 const float sum = c[ROW_SUMS][2 * upper];
-                if (column == 0) atomicAdd(row_sum(a, start + query, head), sum);
+                if (live && column == 0) atomicAdd(row_sum(a, start + query, head), sum);
+            }
+            if (!live && !ADDS_IN_BULK) continue;  // in bulk, no such row is sent
+            float *to = ADDS_IN_BULK ? memory.query_gradient + query * STAGED_ROW
+                                     : a.query_gradient + (start + query) * GRADIENT_ROW;
+            to += head * WIDTH + column;
+#pragma unroll
+            for (int n = 0; n < COLUMNS; ++n) {
+                const float first = c[n][2 * upper], second = c[n][2 * upper + 1];
+                if constexpr (ADDS_IN_BULK) {
+                    *reinterpret_cast<float2 *>(to + n * 8) = make_float2(first, second);
+                } else {
+                    add_atomically(to + n * 8, first, second);
+                }
             }
         }
     }
+}
+
+// What all warps have of dQ is added to global memory, a row by each of some lanes.
+DEVICE void send_query_gradient(const Arguments &a, const Sequence &s, const Memory &memory,
+                                const Tile &tile) {
+    const int query = my_warp() * OWN_QUERIES + my_lane();
+    if (my_lane() >= OWN_QUERIES || tile.first_query + query >= s.queries) return;
+    add_in_bulk(a.query_gradient + (gradient_row(a, s, tile) + query) * GRADIENT_ROW,
+                shared_address(memory.query_gradient + query * STAGED_ROW), 4 * GRADIENT_ROW);
+    close_bulk();
 }
 
 // ---------------------------------------------------------------- the two passes
@@ -755,11 +789,8 @@ DEVICE void add_query_gradient(const Arguments &a, const Sequence &s, const Memo
 // From one stage of what is walked over to the other, where there are two.
 constexpr Shared OTHER_STAGE = (STAGES - 1) * (KEY_PASS ? QUERIES : KEYS) * TOKEN * 2;
 
-// Everything up to ds. `values_read()` is called when V and G are no longer needed.
-template <typename Function>
-DEVICE void gradients_of_tile(ValueGradients &dv, RowSums &rows, Memory &memory,
-                              const Arguments &a, const Sequence &s, const Tile &tile,
-                              const Function &values_read) {
+DEVICE void code_of_tile(Memory &memory, const Arguments &a, const Sequence &s,
+                         const Tile &tile) {
     write_code(
         memory, a, s, tile.k, tile.q, tile.first_query, tile.first_key,
         [&](int query, int key, float r) { memory.inverse[query * KEYS + key] = r; },
@@ -767,7 +798,15 @@ DEVICE void gradients_of_tile(ValueGradients &dv, RowSums &rows, Memory &memory,
             if constexpr (PASS == PASS_DELTA) return;
             memory.ds[score_place(own_head, query, key)] = static_cast<Half>(pack(n, 0.f));
         });
+    if constexpr (ADDS_IN_BULK) wait_for_bulk_reads();  // before z and dp are written
     meet();
+}
+
+// From the code to ds. `values_read()` is called when V and G are no longer needed.
+template <typename Function>
+DEVICE void gradients_of_tile(ValueGradients &dv, RowSums &rows, Memory &memory,
+                              const Arguments &a, const Sequence &s, const Tile &tile,
+                              const Function &values_read) {
 #if SPLIT == 1
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
@@ -876,25 +915,43 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
     RowSums unused;
     if constexpr (SPLIT > 1) meet();  // all have begun
     const Shared both_q = 2 * tile.q + OTHER_STAGE, both_g = 2 * tile.g + OTHER_STAGE;
-#pragma unroll 1
-    for (; tile.first_query < s.queries; tile.first_query += QUERIES) {
+    const auto tile_is_there = [] {
         wait_for_copies<0>();
         __syncthreads();
+    };
+    if constexpr (ADDS_IN_BULK) tile_is_there();
+#pragma unroll 1
+    for (; tile.first_query < s.queries; tile.first_query += QUERIES) {
+        if constexpr (!ADDS_IN_BULK) tile_is_there();
         const Shared next_q = both_q - tile.q, next_g = both_g - tile.g;
         const int next = tile.first_query + QUERIES;
-        if constexpr (STAGES == 2) copy_q(next_q, next), copy_g(next_g, next);
+        const auto copy_both = [&] { copy_q(next_q, next), copy_g(next_g, next); };
+        if constexpr (STAGES == 2 && !ADDS_IN_BULK) copy_both();
+        code_of_tile(memory, a, s, tile);
+        if constexpr (ADDS_IN_BULK) copy_both();
         gradients_of_tile(dv, unused, memory, a, s, tile, [&] {
             if constexpr (STAGES == 1) copy_g(next_g, next);
         });
+        if constexpr (ADDS_IN_BULK) {
+            // The barrier between dQ and dK is that before the next tile, too: what dK reads is
+            // not written before all have met once more, in the next code.
+            add_query_gradient(a, s, memory, tile);
+            publish_to_bulk();
+            tile_is_there();
+            send_query_gradient(a, s, memory, tile);
+        }
         key_gradient(dk, memory, tile);
         if constexpr (STAGES == 1) {
             __syncthreads();
             copy_q(next_q, next);
         }
-        if constexpr (ADDS_QUERY_GRADIENT) add_query_gradient(a, s, memory, tile);
+        if constexpr (ADDS_QUERY_GRADIENT && !ADDS_IN_BULK) {
+            add_query_gradient(a, s, memory, tile);
+        }
         tile.q = next_q, tile.g = next_g;
     }
     wait_for_copies<0>();
+    if constexpr (ADDS_IN_BULK) wait_for_bulk_reads();
     store_key_gradient(a, s, first_key, dk);
     store_value_gradient(a, s, first_key, dv);
 }
@@ -970,6 +1027,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
         const Shared next_k = both_k - tile.k, next_v = both_v - tile.v;
         const int next = tile.first_key + KEYS;
         if constexpr (STAGES == 2) copy_k(next_k, next), copy_v(next_v, next);
+        code_of_tile(memory, a, s, tile);
         gradients_of_tile(unused, rows, memory, a, s, tile, [&] {
             if constexpr (STAGES == 1) copy_v(next_v, next);
         });

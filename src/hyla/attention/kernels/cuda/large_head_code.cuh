@@ -30,11 +30,13 @@ DEVICE void sum_squares(float (&sum)[4], Memory &memory, const Scores &score) {
     for (int i = 0; i < SPLIT; ++i) {
         *in_cluster(own, i) = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
-    meet();
+    // Those who share a unit; but all, where n is written next over a ds that others may still read.
+    if constexpr (SPLIT == 1 && !RMS_FIRST) group_barrier<PARTS * WARP>();
+    else meet();
     sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
 #pragma unroll
     for (int i = 0; i < SPLIT * PARTS; ++i) {
-        const int warp = my_warp() % UNITS + i % PARTS * UNITS;
+        const int warp = my_warp() / PARTS * PARTS + i % PARTS;
         const float4 x = memory.squares[i / PARTS][warp][my_lane()];
         sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
     }
@@ -74,9 +76,9 @@ DEVICE void store_heads(char *to, const float (&x)[COUNT]) {
 }
 
 // Which of a tile's units of scores a warp has, and which heads of it.
-DEVICE int first_row() { return my_warp() % UNITS % EIGHTS * 8; }
-DEVICE int first_column() { return my_warp() % UNITS / EIGHTS * 16; }
-DEVICE int first_head() { return my_warp() / UNITS * PART_HEADS; }
+DEVICE int first_row() { return my_warp() / PARTS % EIGHTS * 8; }
+DEVICE int first_column() { return my_warp() / PARTS / EIGHTS * 16; }
+DEVICE int first_head() { return my_warp() % PARTS * PART_HEADS; }
 
 // Its scores, for the tile at `keys` and `queries`.
 DEVICE void unit_scores(Scores &score, const Arguments &a, const Sequence &s, Shared keys,

@@ -1,9 +1,9 @@
 // The code of a tile where a warp has units of 16 keys to itself, all heads of them: the forward's
-// tiles, of one block.
+// tiles, of one block. Who multiplies is said elsewhere: large_head_forward_warps.cuh, or
+// large_head_forward_warpgroups.cuh.
 
 // Eights of queries in a unit of scores: two load less, but all scores of a unit are registers.
-constexpr int UNIT = GROUPS == 1 && QUERIES * KEYS >= 256 * WARPS ? 2 : 1;
-constexpr int UNITS = QUERIES / (8 * UNIT) * (KEYS / 16);
+constexpr int UNIT = GROUPS == 1 && (WARPGROUPS || QUERIES * KEYS >= 256 * WARPS) ? 2 : 1;
 static_assert(SPLIT == 1 && QUERIES % (8 * UNIT) == 0, "units");
 
 typedef ByHead<QUERIES> QueryOrder;
@@ -59,14 +59,15 @@ DEVICE void soften(Scores &score, const Arguments &a, const PerPair &r, const Ex
     }
 }
 
-// Of eight heads; with a softmax of raw scores their codes.
-DEVICE void group_scores(Scores &score, const Arguments &a, const Sequence &s, Shared keys,
-                         Shared queries, int group, int first_query, int first_key) {
+// Of eight heads; with a softmax of raw scores their codes. `products(score, group)` makes the
+// scores before their bias.
+template <typename Products>
+DEVICE void group_scores(Scores &score, const Arguments &a, const Sequence &s, int group,
+                         int first_query, int first_key, const Products &products) {
     Exponents exponent;
     // While scores are computed.
     if constexpr (SOFTMAX && !RMS_FIRST) load_exponents(exponent, a, s, first_query, group);
-    head_scores<8, UNIT>(score, keys + group * 8 * KEYS * HeadRows::ROW,
-                         queries + group * 8 * QUERIES * HeadRows::ROW);
+    products(score, group);
 #pragma unroll
     for (int i = 0; i < 8 * UNIT; ++i) {
         const int head = group * 8 + i / UNIT;
@@ -129,11 +130,9 @@ DEVICE void store_code(char *code, const Scores &score, const PerPair &factor) {
     }
 }
 
-template <typename Memory>
+template <typename Memory, typename Products>
 DEVICE void write_unit(Memory &memory, const Arguments &a, const Sequence &s, int row, int column,
-                       int first_query, int first_key) {
-    const Shared keys = shared_address(memory.k) + HeadRows::left_rows(column);
-    const Shared queries = shared_address(memory.q) + HeadRows::right_rows<UNIT>(row);
+                       int first_query, int first_key, const Products &products) {
     char *code = reinterpret_cast<char *>(memory.code) + row * CODE_ROW + column * CODE_PIECE;
     PerPair sum = {}, factor;
     const auto store_group = [&](Scores &score, int g) {
@@ -153,7 +152,7 @@ DEVICE void write_unit(Memory &memory, const Arguments &a, const Sequence &s, in
         Scores score[GROUPS];
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
-            group_scores(score[g], a, s, keys, queries, g, first_query, first_key);
+            group_scores(score[g], a, s, g, first_query, first_key, products);
             add_squares(sum, score[g]);
         }
         factors_of(factor, a, s, sum, first_query, first_key);
@@ -164,27 +163,15 @@ DEVICE void write_unit(Memory &memory, const Arguments &a, const Sequence &s, in
         if constexpr (HAS_RMS) {
 #pragma unroll 1
             for (int g = 0; g < GROUPS; ++g) {
-                group_scores(score, a, s, keys, queries, g, first_query, first_key);
+                group_scores(score, a, s, g, first_query, first_key, products);
                 add_squares(sum, score);
             }
         }
         factors_of(factor, a, s, sum, first_query, first_key);
 #pragma unroll 1
         for (int g = 0; g < GROUPS; ++g) {
-            group_scores(score, a, s, keys, queries, g, first_query, first_key);
+            group_scores(score, a, s, g, first_query, first_key, products);
             store_group(score, g);
         }
-    }
-}
-
-template <typename Memory>
-DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
-                       int first_key, int end) {
-#pragma unroll 1
-    for (int unit = my_warp(); unit < UNITS; unit += WARPS) {
-        const int row = unit % (QUERIES / (8 * UNIT)) * 8 * UNIT;
-        const int column = unit / (QUERIES / (8 * UNIT)) * 16;
-        if (first_key + column >= end) continue;  // nobody will read it
-        write_unit(memory, a, s, row, column, first_query + row, first_key + column);
     }
 }

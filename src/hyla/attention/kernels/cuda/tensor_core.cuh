@@ -142,6 +142,29 @@ DEVICE void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
 }
 
+// A barrier of COUNT neighbouring threads; other such groups of the block have theirs.
+template <int COUNT>
+DEVICE void group_barrier() {
+    asm volatile("barrier.sync %0, %1;" :: "r"(threadIdx.x / COUNT + 1), "n"(COUNT) : "memory");
+}
+
+// Without asking the threads for it, `bytes` of floats in shared memory, a multiple of 16 as both
+// addresses are, are added to those in global memory. What the block has stored there must have been
+// published by those who stored it, and a barrier must have let this one see it.
+DEVICE void add_in_bulk(float *to, Shared from, int bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+                 :: "l"(to), "r"(from), "r"(bytes) : "memory");
+}
+
+DEVICE void publish_to_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+DEVICE void close_bulk() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until shared memory has been read by all that this thread asked for and closed.
+DEVICE void wait_for_bulk_reads() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
 // Two neighbours are added to in global memory.
 DEVICE void add_atomically(float *to, float first, float second) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -100,8 +100,8 @@ def _first_plan(
     if dtype in tensor_core.DTYPES and products is not None:
         tiled = linear if products == "linear" else tensor_core
         candidates = (*tiled.plans(pass_name, heads, width), *candidates)
-    if nvrtc.capability(device) < tensor_core.CLUSTERS:
-        candidates = tuple(plan for plan in candidates if plan.split == 1)
+    capability = nvrtc.capability(device)
+    candidates = tuple(plan for plan in candidates if plan.runs_on(capability))
     room = nvrtc.shared_memory(device) + nvrtc.RESERVED
     for plan in candidates:
         if plan.blocks * (plan.shared_bytes(pass_name, heads, width) + nvrtc.RESERVED) <= room:

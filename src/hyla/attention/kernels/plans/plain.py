@@ -32,6 +32,10 @@ class PlainPlan:
     blocks: int = 1
     warps: int = _THREADS // 32
 
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether a GPU has what it takes: every one has."""
+        return True
+
     def sources(self, pass_name: str) -> tuple[str, ...]:
         """Return the files that make the pass."""
         return _SOURCES

@@ -2,18 +2,17 @@
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
 DTYPES = (torch.bfloat16, torch.float16)
 
-COMMON_SOURCES = (
-    *("phi.cuh", "softmax.cuh", "tensor_core.cuh", "cluster.cuh", "scalars.cuh", "output.cuh"),
-    *("sequences.cuh", "large_head.cuh"),
-)
-CLUSTERS = (9, 0)  # the first compute capability that has them
+_FIRST_SOURCES = ("phi.cuh", "softmax.cuh", "tensor_core.cuh")
+_LAST_SOURCES = ("cluster.cuh", "scalars.cuh", "output.cuh", "sequences.cuh", "large_head.cuh")
+COMMON_SOURCES = (*_FIRST_SOURCES, *_LAST_SOURCES)
+HOPPER = (9, 0)
 MAX_HEADS = 32
 WARPS = 8  # whose threads, with 255 registers each, fill a multiprocessor
 _MOST_OF_A_ROW = 1024  # heads times their size that a block holds of a token
@@ -26,7 +25,9 @@ class TensorCorePlan:
     `blocks` is how many blocks must fit on a multiprocessor, which caps the registers of each. The
     backward and the sums have room for `stages` tiles of what they walk over. A tile is shared by a
     cluster of `split` blocks: each has its share of the heads of q and k, and of the size of the
-    others.
+    others. With `warpgroups`, the forward's scores are products of four warps at a time, and with
+    `ahead` besides they are made while the tile before them is attended to. With `bulk`, the key
+    pass adds the gradient of q to memory in whole rows.
     """
 
     contiguous_heads: ClassVar[bool] = False
@@ -37,6 +38,15 @@ class TensorCorePlan:
     blocks: int = 1
     stages: int = 2
     split: int = 1
+    warpgroups: bool = False
+    ahead: bool = False
+    bulk: bool = False
+
+    def runs_on(self, capability: tuple[int, int]) -> bool:
+        """Whether a GPU has it: products of four warps Hopper alone, the rest later ones too."""
+        if self.warpgroups:
+            return capability == HOPPER
+        return capability >= HOPPER or not (self.split > 1 or self.bulk)
 
     def sources(self, pass_name: str) -> tuple[str, ...]:
         """Return the files that make the pass."""
@@ -44,8 +54,12 @@ class TensorCorePlan:
             return (*COMMON_SOURCES, "large_head_code.cuh", "large_head_sums.cu")
         if pass_name != "forward":
             return (*COMMON_SOURCES, "large_head_code.cuh", "large_head_backward.cu")
-        code = "large_head_forward_code.cuh" if self.split == 1 else "large_head_code.cuh"
-        return (*COMMON_SOURCES, code, "large_head_forward.cu")
+        if self.split > 1:
+            return (*COMMON_SOURCES, "large_head_code.cuh", "large_head_forward.cu")
+        products = ("warpgroup.cuh",) if self.warpgroups else ()
+        who = "warpgroups" if self.warpgroups else "warps"
+        code = ("large_head_forward_code.cuh", f"large_head_forward_{who}.cuh")
+        return (*_FIRST_SOURCES, *products, *_LAST_SOURCES, *code, "large_head_forward.cu")
 
     @staticmethod
     def padded(width: int) -> int:
@@ -71,6 +85,8 @@ class TensorCorePlan:
         pairs = 4 * self.queries * (round_keys * (8 * groups + 4) + 8)
         inverse = 4 * self.queries * self.keys
         tokens = 2 * (own + self.stages * other) * token
+        if self.bulk:
+            hidden = max(hidden, 4 * self.queries * (heads * width + 8))
         if self.split == 1:
             return tokens + hidden + code + scores + inverse + max(squares, pairs)
         units = self.warps * math.ceil(self.queries / self.warps) * round_keys // 16
@@ -104,7 +120,15 @@ def plans(pass_name: str, heads: int, width: int) -> tuple[TensorCorePlan, ...]:
     # are registers.
     tiles = [(16, 32, 2)] if pass_name == "key" and heads * width <= 512 else []
     tiles += [(16, 16, 2), (8, 16, 2), (8, 16, 1)]
-    return tuple(_plans_of(tiles))
+    own = _plans_of(tiles)
+    if pass_name == "key":
+        own = [choice for plan in own for choice in (*_in_bulk(plan), plan)]
+    return tuple(own)
+
+
+def _in_bulk(plan: TensorCorePlan) -> list[TensorCorePlan]:
+    """Return the plan with additions in bulk, if it has the stage that they overlap with."""
+    return [replace(plan, bulk=True)] if plan.stages == 2 else []
 
 
 def _plans_of(tiles: list[tuple[int, int, int]]) -> list[TensorCorePlan]:
@@ -115,7 +139,18 @@ def _forward_plans(heads: int, width: int, split: int) -> list[TensorCorePlan]:
     slices = TensorCorePlan.padded(width) // split // 16
     eights = 2 if heads <= 16 else 1  # of queries a warp: their outputs are registers
     queries = 8 * eights * WARPS // slices
-    return [
+    plans = [
         TensorCorePlan(queries=queries, keys=keys, warps=WARPS, split=split)
         for keys in ((64, 32, 16) if split == 1 else (16,))
     ]
+    return [_by_warpgroups(plan) for plan in plans if _suits_warpgroups(plan, heads)] + plans
+
+
+def _suits_warpgroups(plan: TensorCorePlan, heads: int) -> bool:
+    """Say whether a tile has the 64 rows of a product, and few enough scores for registers."""
+    return plan.split == 1 and plan.keys == 64 and heads <= 8
+
+
+def _by_warpgroups(plan: TensorCorePlan) -> TensorCorePlan:
+    """Return it with products of 16 queries a warpgroup; if that is all of them, made ahead."""
+    return replace(plan, warpgroups=True, ahead=plan.queries == 4 * plan.warps)

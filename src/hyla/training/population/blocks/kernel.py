@@ -14,8 +14,8 @@ load_kernel = nvrtc.load_kernel
 DEVICES = ("cuda",)
 CAPABILITY = (9, 0)  # Hopper, whose products by warpgroups no other generation has
 
-_BELOW = ("phi.cuh", "tensor_core.cuh", "scalars.cuh")
-_SHARED = ("warpgroup.cuh", "layout.cuh", "shares.cuh", "rows.cuh", "tiles.cuh")
+_BELOW = ("phi.cuh", "tensor_core.cuh", "scalars.cuh", "warpgroup.cuh")
+_SHARED = ("hopper.cuh", "layout.cuh", "shares.cuh", "rows.cuh", "tiles.cuh")
 
 
 def why_not_here(device: torch.device) -> str | None:

@@ -12,10 +12,9 @@ DEVICE int smaller(int a, int b) { return a < b ? a : b; }
 
 // ---------------------------------------------------------------- tiles
 
-// A *tile* is an operand [rows × terms] in shared memory whose terms follow each other. Its rows are
-// 128 bytes long; longer ones go on in further *panels* [rows × 128 bytes], each of which starts at
-// a multiple of 1024 bytes. The 16-byte piece p of row r lies at p ^ (r % 8), so that neither rows
-// nor columns of pieces collide in banks. A product takes 32 bytes of a row at a time, a *step*.
+// The tiles of warpgroup.cuh, with rows of 128 bytes; longer ones go on in further *panels*
+// [rows × 128 bytes], each of which starts at a multiple of 1024 bytes. The 16-byte piece p of row r
+// lies at p ^ (r % 8), so that neither rows nor columns of pieces collide in banks.
 constexpr int ROW_BYTES = 128;
 constexpr int STEP_BYTES = 32;
 constexpr int PANEL = ROW_BYTES / static_cast<int>(sizeof(Scalar));  // terms
@@ -27,13 +26,9 @@ constexpr int TILE_BYTES = (TERMS + PANEL - 1) / PANEL * ROWS * ROW_BYTES;
 // Where a byte of a panel's row lies.
 DEVICE int exchanged(int row, int byte) { return row * ROW_BYTES + (byte ^ (row % 8 << 4)); }
 
-// For a product: where rows begin, that each next eight come 1024 bytes later, and how pieces are
-// exchanged.
 DEVICE Descriptor describe(const char *tile) {
-    return (shared_offset(tile) & 0x3ffffu) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    return describe<ROW_BYTES>(shared_offset(tile), 8 * ROW_BYTES);
 }
-
-DEVICE Descriptor moved(Descriptor of, int bytes) { return of + (bytes >> 4); }
 
 // ---------------------------------------------------------------- neighbours
 

@@ -1,25 +1,39 @@
-// What the fused blocks ask of Hopper: products by warpgroups, and copies that a barrier counts.
-// Tiles of operands and their descriptors are those of layout.cuh.
+// Products by warpgroups, which Hopper alone has.
 //
 // A warpgroup (four warps) sums up 64 rows × N columns. Warp w has rows 16 w … 16 w + 15; lane l
 // holds d[4 j + 2 h + i] = column 8 j + 2 (l % 4) + i of row l / 4 + 8 h. The left operand is a tile
 // or lies in registers, 16 rows × one step of terms in each warp: for tf32 a[h + 2 i] is term
-// l % 4 + 4 i of row l / 4 + 8 h, for bf16 it is the pair of terms 2 (l % 4) + 8 i, + 1.
+// l % 4 + 4 i of row l / 4 + 8 h, for halves it is the pair of terms 2 (l % 4) + 8 i, + 1.
 //
-// KIND: 0 bf16, 2 float32, whose products are tf32.
+// A *tile* is an operand [rows × terms] in shared memory whose terms follow each other, in rows of 32,
+// 64 or 128 bytes, eight after each other; it starts at a multiple of 1024 bytes, or of eight rows
+// from there. Its 16-byte pieces are exchanged within a row: bits 4-6 of an address (of rows of 64
+// bytes bits 4-5, of 32 bytes bit 4) are XORed with bits 7-9 (7-8, 7). A product takes 32 bytes of a
+// row at a time, a *step*.
+//
+// KIND: 0 bf16, 1 fp16, 2 float32, whose products are tf32.
 
 typedef unsigned long long Descriptor;
 
-DEVICE unsigned shared_offset(const void *at) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(at));
+// A tile for a product: where its rows begin, their length, and after how many bytes each next eight
+// come.
+template <int ROW_BYTES>
+DEVICE Descriptor describe(unsigned tile, int eight_rows) {
+    static_assert(ROW_BYTES == 32 || ROW_BYTES == 64 || ROW_BYTES == 128, "bytes of a row");
+    constexpr Descriptor EXCHANGE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3;
+    return (tile & 0x3ffffu) >> 4 | 1ull << 16 | static_cast<Descriptor>(eight_rows >> 4) << 32 |
+           EXCHANGE << 62;
 }
+
+DEVICE Descriptor moved(Descriptor of, int bytes) { return of + (bytes >> 4); }
 
 #if KIND == 2
 #define PRODUCT(N) "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 "
 #define BOTH_BY_TERMS ""
 #define RIGHT_BY_TERMS ""
 #else
-#define PRODUCT(N) "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 "
+#define PRODUCT(N) \
+    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." HALF_NAME "." HALF_NAME " "
 #define BOTH_BY_TERMS ", 0, 0"
 #define RIGHT_BY_TERMS ", 0"
 #endif
@@ -76,6 +90,12 @@ DEVICE void settle(unsigned (&x)[N][4]) {
     }
 }
 
+// What follows from x is computed anew, instead of kept in registers from earlier on.
+DEVICE int afresh(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 // Before products, after their registers were written; after products, as one group to wait for.
 DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -88,82 +108,3 @@ DEVICE void wait_for_products() {
 
 // What this thread has stored is seen by products, once a barrier has let them begin.
 DEVICE void publish_tiles() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// ---------------------------------------------------------------- copies and who waits for them
-
-struct Barrier {
-    unsigned long long state;
-};
-
-DEVICE void set_up(Barrier &barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
-                 :: "r"(shared_offset(&barrier)), "r"(arrivals) : "memory");
-}
-
-DEVICE void arrive(Barrier &barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
-                 :: "r"(shared_offset(&barrier)) : "memory");
-}
-
-// Arrive, and let the barrier wait for so many bytes, too.
-DEVICE void arrive_expecting(Barrier &barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(shared_offset(&barrier)), "r"(bytes) : "memory");
-}
-
-// All arrived and all bytes there, for the first time (phase 0), the second (1), the third (0), …
-DEVICE void wait(Barrier &barrier, int phase) {
-    unsigned done;
-    do {
-        asm volatile("{.reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2; "
-                     "selp.u32 %0, 1, 0, done;}"
-                     : "=r"(done) : "r"(shared_offset(&barrier)), "r"(phase) : "memory");
-    } while (done == 0);
-}
-
-// Multiples of 16 bytes.
-DEVICE void copy_to_shared(void *to, const void *from, int bytes, Barrier &barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];"
-                 :: "r"(shared_offset(to)), "l"(from), "r"(bytes), "r"(shared_offset(&barrier))
-                 : "memory");
-}
-
-// ---------------------------------------------------------------- memory and rounding
-
-// One store each, or none: left to itself, the compiler takes some of them apart. OFFSET is in bytes.
-template <int OFFSET = 0>
-DEVICE void store_global(void *to, uint2 x, bool live = true) {
-    asm volatile("{.reg .pred live; setp.ne.b32 live, %3, 0; "
-                 "@live st.global.v2.b32 [%0+%4], {%1,%2};}"
-                 :: "l"(to), "r"(x.x), "r"(x.y), "r"(static_cast<int>(live)), "n"(OFFSET)
-                 : "memory");
-}
-
-template <int OFFSET = 0>
-DEVICE void store_global(void *to, uint4 x, bool live = true) {
-    asm volatile("{.reg .pred live; setp.ne.b32 live, %5, 0; "
-                 "@live st.global.v4.b32 [%0+%6], {%1,%2,%3,%4};}"
-                 :: "l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(static_cast<int>(live)),
-                    "n"(OFFSET)
-                 : "memory");
-}
-
-// Four matrices of 8 × 8 halves, transposed: lane l holds the pair of columns 2 (l % 4), + 1 of row
-// l / 4 of each, and lanes 8 m … 8 m + 7 say where the columns of the m-th go, 16 bytes each.
-DEVICE void store_columns(void *column, const Pair (&x)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
-                 :: "r"(shared_offset(column)), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
-
-// Begin to fetch 128 bytes that will be read soon; an address beyond the end does no harm.
-DEVICE void fetch_ahead(const void *from) {
-    asm volatile("prefetch.global.L2 [%0];" :: "l"(from));
-}
-
-DEVICE unsigned rounded(float x) {  // to the nearest tf32
-    unsigned y;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-    return y;
-}
