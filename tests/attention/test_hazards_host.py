@@ -130,43 +130,28 @@ def test_a_cluster_that_shares_the_forward(builds, monkeypatch):
     )
 
 
-def forward_by_warpgroups(ahead):
-    """Return an output, with the scores of a tile made `ahead` or when they are needed."""
+def forward_by_warpgroups():
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(4, 70, 8, 64, generator=generator).to(BF16) for _ in "qkv")
     plan = large_head.choose_plan("forward", q)
     assert isinstance(plan, tensor_core.TensorCorePlan)
     assert plan.warpgroups
-    return large_head.forward(Call(q, k, v, formula=HYLA), plan=replace(plan, ahead=ahead))
+    return large_head.forward(Call(q, k, v, formula=HYLA), plan=plan)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_scores_by_warpgroups(ahead, builds):
-    check_in_any_order(builds, lambda: [forward_by_warpgroups(ahead)])
+def test_scores_by_warpgroups(builds):
+    check_in_any_order(builds, lambda: [forward_by_warpgroups()])
 
 
-@pytest.mark.parametrize(
-    ("left_out", "what"),
-    [
-        ("        publish_tiles();\n", "not published"),
-        (
-            "        finish_scores(score);\n        __syncthreads();",
-            "a write before a read is over",
-        ),
-        ("        __syncthreads();\n        attend(out, values", "a read before a write is over"),
-    ],
-)
-def test_what_a_walk_ahead_leaves_out_is_missed(left_out, what, builds, monkeypatch):
+def test_tiles_that_were_not_published_to_warpgroups_are_missed(builds, monkeypatch):
     def without(*names):
         sources = read_sources(*names)
-        before, walk = sources.split("#if AHEAD\n\nstatic_assert")
-        assert left_out in walk
-        rest = left_out.replace("publish_tiles();", "").replace("__syncthreads();", "")
-        return before + "#if AHEAD\n\nstatic_assert" + walk.replace(left_out, rest, 1)
+        assert sources.count("        publish_tiles();\n") == 1
+        return sources.replace("        publish_tiles();\n", "")
 
     monkeypatch.setattr(large_head, "read_sources", without)
-    with pytest.raises(AssertionError, match=what):
-        forward_by_warpgroups(ahead=True)
+    with pytest.raises(AssertionError, match="not published"):
+        forward_by_warpgroups()
 
 
 @pytest.mark.parametrize("output", ["plain", "rms"])

@@ -166,7 +166,7 @@ MEMBERS = [
     member("decode", 8, 64, passes=("decode", "output_stage")),
     member("decode", 8, 64, output="rms", passes=("decode", "output_stage")),
 ]
-ON_HOPPER = [  # wide rows; scores by warpgroups, but not ahead
+ON_HOPPER = [  # wide rows; other sizes of scores by warpgroups
     member("large_head", 8, 32),
     *[member("large_head", *shape) for shape in ((16, 64), (32, 64), (16, 128), (32, 128))],
     member("large_head", 32, 64, normalisation="softmax"),

@@ -280,7 +280,6 @@ def test_vmap_folds_a_population_into_the_batch():
     [
         *[(*tile, {}) for tile in ((16, 64), (32, 16), (32, 32), (32, 64))],
         (32, 64, {"warpgroups": True}),
-        (32, 64, {"warpgroups": True, "ahead": True}),
     ],
     ids=str,
 )

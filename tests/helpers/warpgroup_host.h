@@ -128,7 +128,6 @@ template <int N>
 static void settle(float (&)[N]) {}
 template <int N>
 static void settle(unsigned (&)[N][4]) {}
-static int afresh(int x) { return x; }
 static void begin_products() {}
 
 static void commit_products() {

@@ -31,7 +31,7 @@
 // multiprocessor), SPLIT (blocks of a cluster), NORMALISED (RMSHead, after a softmax if there is
 // one), SOFTMAX, RMS_FIRST (RMSHead, before the softmax), PHI, BIASED (0 none, 1 float32, 2 the dtype
 // of q), PADDED, OUTPUT (output.cuh; the backward knows of a gain alone), PASS and STAGES (but in
-// the forward), for the forward WARPGROUPS and AHEAD, and for the backward ADDS_QUERY_GRADIENT,
+// the forward), for the forward WARPGROUPS, and for the backward ADDS_QUERY_GRADIENT,
 // BIAS_GRADIENT and BULK (whether dQ is added from shared memory, which Hopper can).
 
 constexpr int WARP = 32;

@@ -1,7 +1,7 @@
 // Forward: a block (or a cluster) owns QUERIES queries and walks over the keys, KEYS at a time. For
 // each tile all warps first share out the scores, write the code to shared memory, and then each warp
 // takes its 16 of d and its queries through p, φ and O. With WARPGROUPS, scores are products of four
-// warps; with AHEAD besides, those of a tile are made while the tile before it is attended to.
+// warps.
 
 constexpr int Q_GROUPS = QUERIES / 8 * SLICES / WARPS;  // eights of queries that a warp owns
 constexpr int CHUNK = GROUPS == 1 && Q_GROUPS <= 2 && KEYS % 32 == 0 ? 2 : 1;  // eights of keys
@@ -16,20 +16,6 @@ struct Memory {
     Squares squares;
 #endif
 };
-
-// The queries of a block, and the keys up to `end` that they see.
-struct Place {
-    Sequence s;
-    int first_query, end;
-};
-
-DEVICE Place place_of(const Arguments &a, int task) {
-    const Sequence s = sequence(a, task % a.batch);
-    // The last queries see the most keys under causality: they start first.
-    const int tiles = (a.queries + QUERIES - 1) / QUERIES;
-    const int first_query = (tiles - 1 - task / a.batch) * QUERIES;
-    return {s, first_query, smaller(s.keys, smaller(first_query + QUERIES, s.queries) + s.reach)};
-}
 
 // ---------------------------------------------------------------- hidden and output layer
 
@@ -196,84 +182,33 @@ DEVICE void attend(float (&out)[Q_GROUPS][8][GROUPS][4], Shared values, Shared c
     }
 }
 
-DEVICE void finish(float (&out)[Q_GROUPS][8][GROUPS][4], Memory &memory, const Arguments &a,
-                   const Place &at, int slice, int own_row) {
-    if constexpr (OUTPUT != OUTPUT_AS_IT_IS) {  // the code is no longer needed
-        float *sums = reinterpret_cast<float *>(memory.code);
-        scale_output(sums, a, at.s, at.first_query, own_row, slice, out);
-    }
-    store_output(memory.q, a, at.s, at.first_query, own_row, slice, out);
-}
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
+    Memory &memory = *static_cast<Memory *>(block_memory());
+    const Sequence s = sequence(a, my_task() % a.batch);
+    // The last queries see the most keys under causality: they start first.
+    const int tiles = (a.queries + QUERIES - 1) / QUERIES;
+    const int first_query = (tiles - 1 - my_task() / a.batch) * QUERIES;
+    if (first_query >= s.queries) return;
+    const int end = smaller(s.keys, smaller(first_query + QUERIES, s.queries) + s.reach);
+    const Half *q = tokens_of(a, a.q, s.index, s.first_query);
+    const Half *k = tokens_of(a, a.k, s.index, s.first_key);
+    const Half *v = tokens_of(a, a.v, s.index, s.first_key);
+    const Shared keys = shared_address(memory.k);
+    const Shared values = shared_address(memory.v);
+    const Shared later_values = values + HALF_TILE * ALL_HEADS * ByToken::ROW;
 
-// ---------------------------------------------------------------- the walk over the keys
-
-DEVICE void start_walk(Memory &memory, const Arguments &a, const Place &at) {
-    const Half *q = tokens_of(a, a.q, at.s.index, at.s.first_query);
-    const Half *k = tokens_of(a, a.k, at.s.index, at.s.first_key);
     clear_missing_heads<QUERIES, QueryOrder>(memory.q);
     clear_missing_heads<KEYS, KeyOrder>(memory.k);
     clear_missing_heads<KEYS, ByToken>(memory.v);
-    copy_tokens<QUERIES, QueryOrder>(shared_address(memory.q), q, a.q, at.first_query, at.s.queries);
-    copy_tokens<KEYS, KeyOrder, SHARED_BY>(shared_address(memory.k), k, a.k, 0, at.end);
+    copy_tokens<QUERIES, QueryOrder>(shared_address(memory.q), q, a.q, first_query, s.queries);
+    copy_tokens<KEYS, KeyOrder, SHARED_BY>(keys, k, a.k, 0, end);
     close_copies();
-}
-
-#if AHEAD
-
-static_assert(QUERIES == 8 * UNIT * WARPGROUP_COUNT, "all scores of a tile are registers");
-
-// The scores of a tile are on their way while the later half of the tile before it is attended to.
-DEVICE void attend_to_all(float (&out)[Q_GROUPS][8][GROUPS][4], Memory &memory, const Arguments &a,
-                          const Place &at, int slice, Shared own_code) {
-    const Half *k = tokens_of(a, a.k, at.s.index, at.s.first_key);
-    const Half *v = tokens_of(a, a.v, at.s.index, at.s.first_key);
-    const int end = at.end;
-    const Shared keys = shared_address(memory.k);
-    const Shared values = shared_address(memory.v);
-    const Shared later_values = values + HALF_TILE * ALL_HEADS * ByToken::ROW;
-    start_walk(memory, a, at);
-    const auto attend_to_later_half = [&](int left) {
-        attend(out, later_values + heads_of_two(slice), own_code + HALF_TILE * CODE_PIECE, left);
-    };
-#pragma unroll 1
-    for (int first_key = 0; first_key < end; first_key += KEYS) {
-        // The tile's keys and the later half of the values before are there.
-        wait_for_copies<0>();
-        publish_tiles();
-        __syncthreads();
-        copy_tokens<HALF_TILE, ByToken, SHARED_BY>(values, v, a.v, first_key, end);
-        close_copies();
-        Scores score;
-        start_scores(score, memory, first_row());
-        attend_to_later_half(first_key > 0 ? HALF_TILE : 0);
-        finish_scores(score);
-        __syncthreads();  // nobody reads the keys, those values or the code any more
-        copy_tokens<KEYS, KeyOrder, SHARED_BY>(keys, k, a.k, first_key + KEYS, end);
-        copy_tokens<HALF_TILE, ByToken, SHARED_BY>(later_values, v, a.v, first_key + HALF_TILE, end);
-        close_copies();
-        write_code(memory, a, at.s, at.first_query, first_key, score);
-        wait_for_copies<1>();
-        __syncthreads();
-        attend(out, values + heads_of_two(slice), own_code, end - first_key);
-    }
-    wait_for_copies<0>();
-    __syncthreads();
-    attend_to_later_half((end - 1) % KEYS + 1 - HALF_TILE);
-}
-
-#else
-
-DEVICE void attend_to_all(float (&out)[Q_GROUPS][8][GROUPS][4], Memory &memory, const Arguments &a,
-                          const Place &at, int slice, Shared own_code) {
-    const Half *k = tokens_of(a, a.k, at.s.index, at.s.first_key);
-    const Half *v = tokens_of(a, a.v, at.s.index, at.s.first_key);
-    const int end = at.end;
-    const Shared keys = shared_address(memory.k);
-    const Shared values = shared_address(memory.v);
-    const Shared later_values = values + HALF_TILE * ALL_HEADS * ByToken::ROW;
-    start_walk(memory, a, at);
     copy_tokens<HALF_TILE, ByToken, SHARED_BY>(values, v, a.v, 0, end);
     close_copies();
+
+    const int slice = my_warp() % SLICES, own_row = my_warp() / SLICES * Q_GROUPS * 8;
+    const Shared own_code = shared_address(memory.code) + own_row * CODE_ROW;
+    float out[Q_GROUPS][8][GROUPS][4] = {};
     if constexpr (SPLIT > 1) meet();  // all have begun
 #pragma unroll 1
     for (int first_key = 0; first_key < end; first_key += KEYS) {
@@ -287,9 +222,9 @@ DEVICE void attend_to_all(float (&out)[Q_GROUPS][8][GROUPS][4], Memory &memory, 
         copy_tokens<HALF_TILE, ByToken, SHARED_BY>(later_values, v, a.v, first_key + HALF_TILE, end);
         close_copies();
 #if SPLIT == 1
-        write_code(memory, a, at.s, at.first_query, first_key, end);
+        write_code(memory, a, s, first_query, first_key, end);
 #else
-        write_code(memory, a, at.s, keys, shared_address(memory.q), at.first_query, first_key,
+        write_code(memory, a, s, keys, shared_address(memory.q), first_query, first_key,
                    [](int, int, float) {}, [](int, int, int, float) {});
 #endif
         wait_for_copies<1>();
@@ -304,22 +239,10 @@ DEVICE void attend_to_all(float (&out)[Q_GROUPS][8][GROUPS][4], Memory &memory, 
         attend(out, later_values + heads_of_two(slice), own_code + HALF_TILE * CODE_PIECE,
                end - first_key - HALF_TILE);
     }
-}
-
-#endif
-
-extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head(const Arguments a) {
-    Memory &memory = *static_cast<Memory *>(block_memory());
-    const int slice = my_warp() % SLICES, own_row = my_warp() / SLICES * Q_GROUPS * 8;
-    const Place at = place_of(a, my_task());
-    if (at.first_query >= at.s.queries) return;
-    float out[Q_GROUPS][8][GROUPS][4] = {};
-    attend_to_all(out, memory, a, at, slice, shared_address(memory.code) + own_row * CODE_ROW);
     wait_for_copies<0>();
     meet();
-#if AHEAD  // found again, so that no registers hold it meanwhile
-    finish(out, memory, a, place_of(a, afresh(my_task())), slice, own_row);
-#else
-    finish(out, memory, a, at, slice, own_row);
-#endif
+    if constexpr (OUTPUT != OUTPUT_AS_IT_IS) {  // the code is no longer needed
+        scale_output(reinterpret_cast<float *>(memory.code), a, s, first_query, own_row, slice, out);
+    }
+    store_output(memory.q, a, s, first_query, own_row, slice, out);
 }

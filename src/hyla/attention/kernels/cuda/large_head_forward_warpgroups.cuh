@@ -12,12 +12,9 @@ DEVICE int my_warpgroup() {
     return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / (4 * WARP), 0);
 }
 
-DEVICE int first_row() { return my_warpgroup() * 8 * UNIT; }
-DEVICE int own_column() { return my_warp() % 4 * 16; }
-
-// Of all heads and the queries from `row` on. They are on their way until `finish_scores`.
+// Of all heads and the queries from `row` on.
 template <typename Memory>
-DEVICE void start_scores(Scores &score, const Memory &memory, int row) {
+DEVICE void multiply_heads(Scores &score, const Memory &memory, int row) {
     constexpr int ROW = HeadRows::ROW, EIGHT_ROWS = 8 * ROW, ROW_BYTES = 2 * HeadRows::PANEL;
     const Descriptor keys = describe<ROW_BYTES>(shared_address(memory.k), EIGHT_ROWS);
     const Descriptor queries = describe<ROW_BYTES>(shared_address(memory.q) + row * ROW, EIGHT_ROWS);
@@ -32,45 +29,18 @@ DEVICE void start_scores(Scores &score, const Memory &memory, int row) {
         }
     }
     commit_products();
-}
-
-DEVICE void finish_scores(Scores &score) {
     wait_for_products<0>();
 #pragma unroll
     for (int i = 0; i < 8 * UNIT; ++i) settle(score[i / UNIT][i % UNIT]);
 }
 
-#if AHEAD
-
-// Given the scores of the warpgroup's queries.
-template <typename Memory>
-DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
-                       int first_key, const Scores &given) {
-    const int row = first_row(), column = own_column();
-    write_unit(memory, a, s, row, column, first_query + row, first_key + column,
-               [&](Scores &score, int) {
-#pragma unroll
-                   for (int i = 0; i < 32 * UNIT; ++i) {
-                       const int head = i / (4 * UNIT), u = i / 4 % UNIT, e = i % 4;
-                       score[head][u][e] = given[head][u][e];
-                   }
-               });
-}
-
-#else
-
 template <typename Memory>
 DEVICE void write_code(Memory &memory, const Arguments &a, const Sequence &s, int first_query,
                        int first_key, int) {
-    const int column = own_column();
+    const int column = my_warp() % 4 * 16;
 #pragma unroll 1
-    for (int row = first_row(); row < QUERIES; row += WARPGROUP_COUNT * 8 * UNIT) {
+    for (int row = my_warpgroup() * 8 * UNIT; row < QUERIES; row += WARPGROUP_COUNT * 8 * UNIT) {
         write_unit(memory, a, s, row, column, first_query + row, first_key + column,
-                   [&](Scores &score, int) {
-                       start_scores(score, memory, row);
-                       finish_scores(score);
-                   });
+                   [&](Scores &score, int) { multiply_heads(score, memory, row); });
     }
 }
-
-#endif

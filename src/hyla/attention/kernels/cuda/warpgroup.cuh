@@ -90,12 +90,6 @@ DEVICE void settle(unsigned (&x)[N][4]) {
     }
 }
 
-// What follows from x is computed anew, instead of kept in registers from earlier on.
-DEVICE int afresh(int x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // Before products, after their registers were written; after products, as one group to wait for.
 DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -25,9 +25,8 @@ class TensorCorePlan:
     `blocks` is how many blocks must fit on a multiprocessor, which caps the registers of each. The
     backward and the sums have room for `stages` tiles of what they walk over. A tile is shared by a
     cluster of `split` blocks: each has its share of the heads of q and k, and of the size of the
-    others. With `warpgroups`, the forward's scores are products of four warps at a time, and with
-    `ahead` besides they are made while the tile before them is attended to. With `bulk`, the key
-    pass adds the gradient of q to memory in whole rows.
+    others. With `warpgroups`, the forward's scores are products of four warps at a time. With
+    `bulk`, the key pass adds the gradient of q to memory in whole rows.
     """
 
     contiguous_heads: ClassVar[bool] = False
@@ -39,7 +38,6 @@ class TensorCorePlan:
     stages: int = 2
     split: int = 1
     warpgroups: bool = False
-    ahead: bool = False
     bulk: bool = False
 
     def runs_on(self, capability: tuple[int, int]) -> bool:
@@ -143,14 +141,10 @@ def _forward_plans(heads: int, width: int, split: int) -> list[TensorCorePlan]:
         TensorCorePlan(queries=queries, keys=keys, warps=WARPS, split=split)
         for keys in ((64, 32, 16) if split == 1 else (16,))
     ]
-    return [_by_warpgroups(plan) for plan in plans if _suits_warpgroups(plan, heads)] + plans
+    fours = [replace(plan, warpgroups=True) for plan in plans if _suits_warpgroups(plan, heads)]
+    return fours + plans
 
 
 def _suits_warpgroups(plan: TensorCorePlan, heads: int) -> bool:
     """Say whether a tile has the 64 rows of a product, and few enough scores for registers."""
     return plan.split == 1 and plan.keys == 64 and heads <= 8
-
-
-def _by_warpgroups(plan: TensorCorePlan) -> TensorCorePlan:
-    """Return it with products of 16 queries a warpgroup; if that is all of them, made ahead."""
-    return replace(plan, warpgroups=True, ahead=plan.queries == 4 * plan.warps)
