@@ -52,6 +52,7 @@ SOME = [
     Case(8, 2, 33, 17, causal=True, padding=True, biases=2, B=4, phi="gelu_tanh"),
     Case(64, 4, 17, 18, biases=1, B=3, by_distance=True, bias_masks=False),
     Case(16, 16, 3, 4, value="linear", multipliers=2),
+    Case(8, 2, 16, 1, biases=2, B=4, multipliers=4),
     Case(8, 2, 9, 20, value="residual", biases=2, B=4, multipliers=1, phi="silu"),
     *(
         Case(8, 4, 9, 17, normalisation=name, value=value, biases=1, B=3, causal=True)

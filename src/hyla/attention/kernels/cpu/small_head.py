@@ -182,7 +182,7 @@ def _arguments(call: Call) -> Arguments:
     if call.multiplier is not None:
         arguments.multiplier = call.multiplier.data_ptr()
         arguments.batch_per_multiplier = call.sharing(call.multiplier)
-        arguments.multiplier_key = call.multiplier.stride(1)
+        arguments.multiplier_key = call.multiplier.shape[2]  # one key has any stride
     arguments.reach = keys - queries if call.formula.causal else keys
     arguments.scale, arguments.eps = call.formula.scale, call.formula.eps
     arguments.output = describe(call)
