@@ -48,7 +48,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
         if path.is_file() and not ignored & set(path.parts)
     }
     assert files <= packed
-    for kind in (".cu", ".cuh", ".json", ".yaml", ".typed"):  # beside the modules
+    for kind in (".cu", ".cuh", ".cpp", ".h", ".json", ".yaml", ".typed"):  # beside the modules
         assert any(name.endswith(kind) for name in packed), kind
 
 

@@ -37,7 +37,7 @@ def nearest(name: object, options: Iterable[str]) -> str:
         return ratio, option.lstrip("-")[:1].lower() == wanted.lstrip("-")[:1]
 
     best = max(options, key=closeness, default="")
-    return f" (did you mean {best!r}?)" if closeness(best)[0] >= _CLOSE else ""
+    return f" (did you mean {best!r}?)" if best and closeness(best)[0] >= _CLOSE else ""
 
 
 def check_choice(what: str, name: object, options: Iterable[str], also: str = "") -> None:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,7 +12,8 @@ from typing import Any, BinaryIO
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Put `content` at `path` so that a reader, or a crash, sees the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    # A name of its own: threads share a process, and hosts may share a disk.
+    temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
     try:
         with temporary.open("wb") as file:
             file.write(content)

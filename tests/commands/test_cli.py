@@ -230,7 +230,7 @@ def test_members_listed_in_a_file_are_those_that_train(tmp_path: Path):
         ("members:", "members must be a list of models or a grid of lists, got None"),
         ("members: {seed: [100000000000000000000]}", "seed must lie between"),
         ("model: {backend: fussed}", "did you mean 'fused'?"),
-        ("model: {backend: fused}", "needs a GPU"),
+        ("model: {backend: fused, attention: hyla_deep}", "cannot compute this on cpu"),
         ("model: {inputs: tokens}", "the tasks give no tokens"),
         ("null: 3", "None is not a setting"),
         ("task_name: [fuzzy]", "is for the task ['fuzzy'], not for 'fuzzy'"),

@@ -6,6 +6,7 @@ Everything but the compiler and the matrix instructions is the code that runs on
 import ctypes
 import functools
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 import torch
 
 from hyla.attention.kernels import output_stage
+from hyla.attention.kernels.cpu import compiler, small_head
 from hyla.attention.kernels.formula import read_sources
 
 HERE = Path(__file__).parent
@@ -65,9 +67,9 @@ class HostBuilds:
             for theirs, ours in self.hardware.items():
                 source = source.replace(theirs, ours.read_text(encoding="utf-8"))
             build = Build(source, {**macros, "ENTRY": name}, self.flags, self.folder)
-            if build.library.exists():
-                build.library.touch()  # still in use
-            else:
+            try:
+                os.utime(build.library)  # still in use
+            except FileNotFoundError:
                 build.compile()
             self.kernels[key] = self.opened(build)
         return self.kernels[key]
@@ -131,11 +133,20 @@ def kept_builds() -> Path:
     """Return the folder whose builds serve all tests, also later ones; what lay idle goes."""
     folder = HERE.parents[1] / ".cache/kernel_host"
     folder.mkdir(parents=True, exist_ok=True)
-    for library in folder.glob("*.so"):
+    for library in (*folder.glob("*.so"), *folder.glob("hyla/*.so")):  # and the CPU's own kernel
         with suppress(FileNotFoundError):  # another process removes it, too
             if time.time() - library.stat().st_mtime > KEPT_SECONDS:
                 library.unlink()
     return folder
+
+
+def forget_libraries() -> None:
+    """Let the kernel on a CPU look for its compiler and its libraries as a new process does."""
+    for known in (
+        *(compiler._why_failing, compiler._load, compiler._compiler, compiler._machine),
+        small_head._library,
+    ):
+        known.cache_clear()
 
 
 class HostKernel:

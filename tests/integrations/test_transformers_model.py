@@ -86,6 +86,23 @@ def test_a_transformer_goes_there_and_back(key_heads):
     ours.load_state_dict(theirs.transformer.state_dict())
 
 
+@pytest.mark.parametrize(("asked", "heads"), [({}, 4), ({"num_key_value_heads": 2}, 2)])
+def test_other_tools_read_how_many_key_heads_there_are(asked, heads, tmp_path):
+    config = tiny(**asked)
+    config.save_pretrained(tmp_path)
+    older = config.to_dict() | {"num_key_value_heads": asked.get("num_key_value_heads")}
+    for read in (config, AutoConfig.from_pretrained(tmp_path), HylaConfig.from_dict(older)):
+        assert getattr(read, "num_key_value_heads", None) == heads
+        assert read.to_transformer_config() == config.to_transformer_config()
+
+
+def test_key_heads_may_be_spelled_out_or_not():
+    config = tiny().to_transformer_config()
+    assert config.num_key_heads is None  # as in runs of earlier versions
+    spelled_out = dataclasses.replace(config, num_key_heads=4)
+    assert HylaConfig.from_transformer_config(spelled_out).to_transformer_config() == config
+
+
 def test_what_a_hyla_config_cannot_say_is_refused():
     config = tiny().to_transformer_config()
     other = Transformer(dataclasses.replace(config, positions="t5"))

@@ -2,23 +2,28 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 import torch
 import yaml
 
+from hyla.attention.kernels.cpu import compiler
 from hyla.nn import Transformer, TransformerConfig
 from hyla.tasks import FuzzyLogicConfig, SravenConfig, task_names
 from hyla.training import (
     SCALES,
     Evaluation,
     Member,
+    TrainConfig,
     config_from_tree,
     load_preset,
     merge,
 )
 from hyla.training.identity import fingerprint
 from tiny_runs import tiny_config
+
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -266,10 +271,29 @@ def test_an_empty_grid_of_members_is_not_the_default_member():
         config_from_tree(load_preset("fuzzy", "smoke") | {"members": {}})
 
 
-def test_a_kernel_that_needs_a_gpu_is_not_asked_for_on_a_cpu():
-    config = tiny_config()
-    config.check_device(torch.device("cpu"))
-    fused = dataclasses.replace(config, model=dataclasses.replace(config.model, backend="fused"))
+def with_model(config: TrainConfig, **changes: Any) -> TrainConfig:
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, **changes))
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "reason"),
+    [
+        ({"attention": "hyla_deep"}, "float32", "'deep'"),
+        ({"qk_dim": 40, "v_dim": 40}, "float32", "one CUDA device, got cpu"),
+        ({}, "bf16", "it takes float32, got torch.bfloat16"),
+    ],
+)
+def test_a_kernel_that_a_cpu_does_not_have_is_refused_with_its_reason(model, precision, reason):
+    config = with_model(dataclasses.replace(tiny_config(), precision=precision), **model)
+    config.check_device(CPU)
+    fused = with_model(config, backend="fused")
     fused.check_device(torch.device("cuda"))
-    with pytest.raises(ValueError, match="needs a GPU"):
-        fused.check_device(torch.device("cpu"))
+    with pytest.raises(
+        ValueError, match=rf"backend 'fused' cannot compute this on cpu: .*{reason}"
+    ):
+        fused.check_device(CPU)
+
+
+@pytest.mark.skipif(compiler.why_unavailable() is not None, reason="needs a C++ compiler")
+def test_a_kernel_that_a_cpu_has_may_be_asked_for():
+    with_model(tiny_config(), backend="fused").check_device(CPU)

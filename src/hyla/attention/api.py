@@ -95,8 +95,9 @@ def attention(
         scale: of the dot products; 1/sqrt(D) by default.
         eps: added to the mean square by RMSHead.
         backend: "reference", "fused" (runs or raises), or "auto": on a GPU the fastest that
-            applies, elsewhere the reference. The fused kernels need a GPU; "softmax" and "linear"
-            with heads of 32 and more are fused by PyTorch's own operations, on any device.
+            applies, elsewhere the reference. The fused kernels need a GPU, or for heads up to 16
+            in float32 a CPU and its C++ compiler; "softmax" and "linear" with heads of 32 and more
+            are fused by PyTorch's own operations, on any device.
         value_weight: W_value' [H, Dv, Dv] of the deep value network (Eq. 10), and only for it.
         code_multiplier: multiplied into the code after the normalisation; broadcasts to
             [B, H, Tq, Tk]. Attention dropout is such a multiplier.

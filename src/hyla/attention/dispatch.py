@@ -242,7 +242,7 @@ def _keys_seen(
 
 
 def say_once(reason: str) -> None:
-    """Warn, the first time, that a call on a GPU takes the reference path."""
+    """Warn, the first time, that what a kernel was expected to compute takes the reference path."""
     kind = _NUMBERS.sub("", reason)  # once per reason, not once per shape
     if torch.compiler.is_compiling() or kind in _SAID:
         return

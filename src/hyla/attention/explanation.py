@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hyla.attention.dispatch import Path, choose_path, wants_kernel
 from hyla.attention.distance import DistanceBias
-from hyla.attention.kernels import ELSEWHERE
+from hyla.attention.kernels import ELSEWHERE, ON_REQUEST
 from hyla.attention.pairs import as_pairs
 from hyla.attention.paths import linear
 from hyla.attention.paths.chunking import queries_per_chunk
@@ -134,7 +134,7 @@ class _Call(NamedTuple):
         reason = self.why_no_kernel()
         if reason is None or reason.startswith(ELSEWHERE):
             return here
-        if "backend='fused' takes it" in reason:
+        if reason.endswith(ON_REQUEST):
             return f"{here}; on one, {reason}"
         return f"{here}; a CUDA device would not help: {reason}"
 

@@ -25,6 +25,7 @@ from hyla._plugins import PluginError
 from hyla.nn import TransformerConfig
 from hyla.tasks import Task, task_class
 from hyla.tasks.base import check_objective
+from hyla.training.backends import check_fused
 from hyla.training.identity import (
     own_preset,
     own_task,
@@ -111,10 +112,9 @@ class TrainConfig:
 
     def check_device(self, device: torch.device) -> None:
         """Raise a ValueError if the models cannot be computed on `device`."""
-        if self.model.backend == "fused" and device.type != "cuda":
-            raise ValueError(
-                f"model.backend 'fused' needs a GPU, and the device is {device}; use 'auto'"
-            )
+        if self.model.backend == "fused":
+            tokens = self.build_task().sequence_length
+            check_fused(self.model, tokens, device=device, precision=self.precision)
 
     def to_tree(self) -> dict[str, Any]:
         """Return plain values that identify the run (and nothing that is derived)."""

@@ -27,8 +27,12 @@ def matmul_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def autocast_dtype(precision: str) -> torch.dtype | None:
+    """Return what is computed in under autocast, None without it."""
+    return torch.bfloat16 if precision == "bf16" else None
+
+
 def autocast(precision: str, device: torch.device) -> AbstractContextManager:
     """Autocast to bf16 if that is the precision, else nothing."""
-    if precision != "bf16":
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
+    dtype = autocast_dtype(precision)
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

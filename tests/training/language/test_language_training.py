@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
+from kernel_host import kept_builds
 from tiny_text import documents, tiny_corpus, tiny_language_config, write_text
 
 pytest.importorskip("sentencepiece")
 
 from hyla._files import write_atomically
+from hyla.attention.kernels.cpu import compiler
 from hyla.nn import branch_scales
 from hyla.nn.generate import generate
 from hyla.tasks.language import Corpus, CorpusConfig, CorpusError, TextFiles, Windows, prepare
@@ -440,8 +442,21 @@ def test_wrong_executions_are_named(corpus, tmp_path):
         run(config, corpus, tmp_path, execution=Execution(micro_batch=3))
     with pytest.raises(ValueError, match="strategy 'fsdp' needs torchrun"):
         run(config, corpus, tmp_path, execution=Execution(strategy="fsdp"))
-    with pytest.raises(ValueError, match="backend 'fused' needs a GPU"):
+    config = tiny_language_config(corpus, precision="bf16")
+    with pytest.raises(ValueError, match=r"cannot compute this on cpu: .*it takes float32"):
         run(config, corpus, tmp_path, execution=Execution(backend="fused"))
+
+
+@pytest.mark.skipif(compiler.why_unavailable() is not None, reason="needs a C++ compiler")
+def test_the_kernel_of_a_cpu_trains_small_heads(corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kept_builds()))
+    config, losses = tiny_language_config(corpus), []
+    for backend in ("reference", "fused"):
+        run(config, corpus, tmp_path / backend, execution=Execution(backend=backend))
+        logged = records(config, tmp_path / backend)
+        losses.append([record["loss"][0] for record in logged if "loss" in record])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[0]
 
 
 def test_the_paper_scale_is_table_a3():

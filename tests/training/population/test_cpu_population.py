@@ -1,13 +1,18 @@
 """Long training on a CPU takes the kernel for small heads, where it pays and can be had."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from golden_files import relative_error
+from hyla.attention import dispatch
 from hyla.attention.kernels.cpu import compiler, small_head
 from hyla.nn import MultiHeadAttention
 from hyla.training import Population
-from kernel_host import kept_builds
+from kernel_host import forget_libraries, kept_builds
 from tiny_runs import different_members, tiny_population
 
 LONG = 1000
@@ -23,8 +28,8 @@ def launches(monkeypatch) -> list[str]:
     directions = []
 
     def noted(direction, *rest, launch=small_head._launch):
-        directions.append(direction)
         launch(direction, *rest)
+        directions.append(direction)
 
     monkeypatch.setattr(small_head, "_launch", noted)
     return directions
@@ -73,11 +78,57 @@ def test_it_is_left_where_it_does_not_pay_or_cannot_be_had(model, steps, launche
     assert launches == []
 
 
-def test_it_is_left_without_a_compiler(launches, monkeypatch):
-    monkeypatch.setattr(compiler, "_why_unavailable", lambda: "no compiler")
-    population = tiny_population(
-        "fuzzy", different_members(2), model={"attention": "hyla"}, total_steps=LONG
-    )
+def assert_trains_by_the_equations(launches: list[str], **options: Any) -> None:
+    options = {"model": {"attention": "hyla"}, "total_steps": LONG} | options
+    population = tiny_population("fuzzy", different_members(2), **options)
     population.train(1)
     assert backends(population) == {"auto"}
+    assert launches == []
     assert torch.isfinite(population.mean_losses()).all()
+
+
+@pytest.fixture
+def new_process(launches, monkeypatch, tmp_path: Path):
+    """Nothing is compiled yet, and nothing said."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(dispatch, "_SAID", set())
+    forget_libraries()
+    yield
+    forget_libraries()
+
+
+def test_it_is_left_without_a_compiler(new_process, launches, monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert_trains_by_the_equations(launches)
+
+
+def refuse(what: str) -> Callable[..., None]:
+    """Return a compiler that refuses sources with `what` in them."""
+
+    def refusing(source, *rest, compile_one=compiler._compile):
+        if what in source:
+            raise compiler.CompilerError("no such vectors")
+        compile_one(source, *rest)
+
+    return refusing
+
+
+@pytest.mark.parametrize("part", ["void probe", "struct Work"])
+def test_a_compiler_that_fails_is_said_once(part, new_process, launches, monkeypatch):
+    monkeypatch.setattr(compiler, "_compile", refuse(part))
+    with pytest.warns(UserWarning, match="reference path, not a fused kernel: no such vectors"):
+        assert_trains_by_the_equations(launches)
+    assert_trains_by_the_equations(launches)  # without a warning, which would be an error
+
+
+def test_nothing_is_compiled_to_learn_that_it_cannot_be_had(launches, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: lambda *_: pytest.fail("compiled"))
+    population = tiny_population(
+        "fuzzy",
+        different_members(2),
+        model={"attention": "hyla", "qk_dim": 40, "v_dim": 40},
+        total_steps=LONG,
+        compile=True,
+    )
+    assert backends(population) == {"auto"}

@@ -130,7 +130,7 @@ class Call:
 
 
 class Kernel(Protocol):
-    """The host side of a kernel, a module of three functions; `ops` registers them with torch."""
+    """The host side of a kernel, a module of four functions; `ops` registers them with torch."""
 
     def why_unsupported(self, call: Call) -> str | None:
         """Say why the kernel cannot compute this, or return None if it can.
@@ -145,6 +145,12 @@ class Kernel(Protocol):
         `total_factor` [B, Tq] receives what it was multiplied by where that depends on the output
         itself, and `log_sum` [B, Tq, H], both float32, the logarithms of a softmax's sums.
         """
+        ...
+
+    def raw_upstream(
+        self, call: Call, upstream: Tensor, y: Tensor | None, total_factor: Tensor | None
+    ) -> tuple[Call, Tensor]:
+        """Turn the gradient of the output into that of the raw one, as in `output_stage`."""
         ...
 
     def backward(

@@ -12,7 +12,14 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from hyla.attention.kernels import ELSEWHERE, decode, large_head, output_stage, small_head
+from hyla.attention.kernels import (
+    ELSEWHERE,
+    ON_REQUEST,
+    decode,
+    large_head,
+    output_stage,
+    small_head,
+)
 from hyla.attention.kernels.call import Call, Kernel
 from hyla.attention.kernels.cpu import small_head as small_head_on_cpu
 from hyla.attention.kernels.gradients import is_differentiated, why_not_forward_mode
@@ -47,7 +54,7 @@ def choose_kernel(call: Call, *, if_faster: bool = False) -> tuple[str | None, s
     if name == "large_head":
         untimed = large_head.why_untimed(call) if if_faster else None
         if untimed is not None:
-            return None, f"{untimed} (backend='fused' takes it)"
+            return None, untimed + ON_REQUEST
         if large_head.needs_plain_arithmetic(call):
             name = "large_head_plain"
     # Also of a call that is elsewhere, so that a kernel is promised only where it would be taken.
@@ -91,7 +98,7 @@ def why_not_worth_it(kernel: str, q: Tensor, k: Tensor) -> str | None:
     Shapes have no numbers inside `torch.compile`: there, a kernel that was measured is taken.
     """
     if not _is_known(kernel, q.device.type, q.device.index):
-        return f"the {kernel} kernel was not measured on such a GPU yet (backend='fused' takes it)"
+        return f"the {kernel} kernel was not measured on such a GPU yet{ON_REQUEST}"
     if torch.compiler.is_compiling():
         return None
     heads, width = q.shape[2:]

@@ -6,14 +6,14 @@ import math
 import torch
 from torch import Tensor
 
-from hyla.attention.kernels import nvrtc
+from hyla.attention.kernels import nvrtc, output_stage
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import read_sources
 from hyla.attention.kernels.gradients import needs_gradient
-from hyla.attention.kernels.output_stage import finish
 from hyla.attention.kernels.tensors import Tensor4, aligned, describe_call, macros, why_unreadable
 
 load_kernel = nvrtc.load_kernel
+raw_upstream = output_stage.raw_upstream
 DEVICES = ("cuda",)
 VALUES = ("hidden",)
 MAX_HEADS = 64
@@ -72,7 +72,7 @@ def forward(
         layout = {"WARPS": _WARPS, "BUFFERS": buffers, "PAGE": page}
         kernel = load_kernel(source, "decode", macros(call) | layout, call.q.device)
         kernel.launch(splits * batch, _WARPS * 32, arguments, 4 * buffers * heads * width)
-    return finish(call, output)
+    return output_stage.finish(call, output)
 
 
 def _splits(batch: int, keys: int, multiprocessors: int) -> int:

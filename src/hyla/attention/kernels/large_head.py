@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hyla.attention.groups import for_every_head, summed_over_groups
-from hyla.attention.kernels import ELSEWHERE, nvrtc, softmax_rows
+from hyla.attention.kernels import ELSEWHERE, nvrtc, output_stage, softmax_rows
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import NORMALISATIONS, read_sources
 from hyla.attention.kernels.gradients import needs_gradient
@@ -42,6 +42,7 @@ from hyla.attention.kernels.tensors import (
 )
 
 load_kernel = nvrtc.load_kernel
+raw_upstream = output_stage.raw_upstream
 DEVICES = ("cuda",)
 VALUES = ("hidden", "linear")
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from hyla._compiler_tag import tag_compiled_code
-from hyla.attention.kernels import output_stage
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.choice import KERNELS, why_refused
 from hyla.attention.kernels.formula import Formula
@@ -124,15 +123,9 @@ def _attention_backward(upstream, y, total_factor, log_sum, *given):
     """An operator cannot return None: without `bias_gradient`, the last result is empty."""
     *given, bias_gradient = given
     kernel, call = _call(tuple(given))
-    raw_upstream = (
-        output_stage.raw_upstream_by_torch
-        if kernel == "small_head_cpu"
-        else output_stage.raw_upstream
-    )
-    call, upstream = raw_upstream(call, upstream, y, total_factor)
-    dq, dk, dv, dbias = KERNELS[kernel].backward(
-        call, upstream, log_sum=log_sum, bias_gradient=bias_gradient
-    )
+    host = KERNELS[kernel]
+    call, upstream = host.raw_upstream(call, upstream, y, total_factor)
+    dq, dk, dv, dbias = host.backward(call, upstream, log_sum=log_sum, bias_gradient=bias_gradient)
     return dq, dk, dv, dbias if dbias is not None else call.q.new_empty(0)
 
 

@@ -103,8 +103,9 @@ def raw_upstream_by_torch(
     """Do as `raw_upstream` by PyTorch's operations, for tensors anywhere."""
     formula = call.formula
     if y is not None and total_factor is not None:  # "rms"
-        along = (upstream * y).mean((2, 3), keepdim=True) / formula.gain**2
-        result = total_factor[..., None, None] * (upstream - y * along)
+        unit = y / (formula.gain or 1.0)  # with a gain of 0, the factors are 0 too
+        along = (upstream * unit).mean((2, 3), keepdim=True)
+        result = total_factor[..., None, None] * (upstream - unit * along)
     elif call.row_factor is not None:
         rows = call.row_factor.repeat_interleave(call.sharing(call.row_factor), dim=0)
         result = upstream * (formula.gain * rows[..., None, None])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hyla.attention.groups import for_every_head, summed_over_groups
-from hyla.attention.kernels import bias_layout, nvrtc
+from hyla.attention.kernels import bias_layout, nvrtc, output_stage
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.formula import read_sources
 from hyla.attention.kernels.output_stage import Output, describe
@@ -28,6 +28,7 @@ from hyla.attention.kernels.plans.small import (
 from hyla.attention.kernels.tensors import fresh
 
 load_kernel = nvrtc.load_kernel
+raw_upstream = output_stage.raw_upstream
 DEVICES = ("cuda",)
 MAX_WIDTH = 16
 MAX_ROW = 2048  # H · D: beyond it a lane's share of the heads no longer fits in registers

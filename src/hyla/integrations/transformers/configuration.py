@@ -1,6 +1,7 @@
 """`HylaConfig`: our decoder in the terms of transformers."""
 
 import difflib
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -49,7 +50,7 @@ class HylaConfig(PreTrainedConfig):
     pad_token_id: int | None = None
 
     def __post_init__(self, **more: Any):
-        """Refuse what looks like a wrong name of a field.
+        """Say how many key heads there are; refuse what looks like a wrong name of a field.
 
         transformers keeps any other name, without effect: configs carry things along.
         """
@@ -60,11 +61,15 @@ class HylaConfig(PreTrainedConfig):
                 raise TypeError(
                     f"HylaConfig has no field {name!r} (did you mean {meant[close[0]]!r}?)"
                 )
+        if self.num_key_value_heads is None:  # other tools read a number there
+            self.num_key_value_heads = self.num_attention_heads
         super().__post_init__(**more)
 
     def to_transformer_config(self) -> TransformerConfig:
         """Return the config of the `Transformer` inside."""
         own = {name: getattr(self, field) for name, field in _FIELDS.items()}
+        if own["num_key_heads"] == own["num_heads"]:
+            own["num_key_heads"] = None  # as configs say that were written without
         return TransformerConfig(
             **own,
             output_dim=self.vocab_size,
@@ -82,9 +87,14 @@ class HylaConfig(PreTrainedConfig):
             raise ValueError("HylaConfig names attention as a preset, it holds no AttentionSpec")
         own = {field: getattr(config, name) for name, field in _FIELDS.items()}
         made = cls(**own, **more)
-        if made.to_transformer_config() != config:
+        if _spelled_out(made.to_transformer_config()) != _spelled_out(config):
             raise ValueError(
                 "HylaConfig describes causal decoders of tokens with rotary positions, and heads "
                 f"that are together as wide as the embedding; got {config}"
             )
         return made
+
+
+def _spelled_out(config: TransformerConfig) -> TransformerConfig:
+    """Return a config that has the number of key heads also where it is that of all heads."""
+    return replace(config, num_key_heads=config.key_heads)

@@ -9,6 +9,7 @@ import torch
 
 from hyla.tasks.language import Corpus
 from hyla.tasks.language.shards import TOKENIZER
+from hyla.training.backends import check_fused
 from hyla.training.devices import ModelTooLargeError
 from hyla.training.language.config import Execution, LanguageConfig, check_corpus
 from hyla.training.language.conversion import Source
@@ -93,5 +94,6 @@ def check_execution(config: LanguageConfig, execution: Execution, ranks: Ranks) 
         raise ValueError("strategy 'fsdp' needs torchrun, as in `torchrun --nproc-per-node 2 ...`")
     if execution.strategy == "fsdp" and config.distil_steps:
         raise ValueError("strategy 'fsdp' cannot distil: use 'ddp', or 0 distil_steps")
-    if execution.backend == "fused" and ranks.device.type != "cuda":
-        raise ValueError(f"backend 'fused' needs a GPU, and the device is {ranks.device}")
+    if execution.backend == "fused":
+        model, precision = config.model, config.precision
+        check_fused(model, model.sequence_length, device=ranks.device, precision=precision)

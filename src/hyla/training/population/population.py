@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from hyla.attention import resolve_spec
+from hyla.attention.dispatch import say_once
+from hyla.attention.kernels.cpu.compiler import CompilerError, check_compiler
 from hyla.nn import BranchScales, MultiHeadAttention, Transformer, TransformerConfig
 from hyla.nn.scales import by_block, recorded_scales, scales_by_block
 from hyla.tasks import Batch, Objective, Sampler, Task
@@ -122,17 +124,24 @@ class Population:
             self._take_kernels()
 
     def _take_kernels(self) -> None:
-        """Have kernels compute attention, if they can: a batch tells."""
+        """Have kernels compute attention, if they can: a batch tells, without `compile`."""
         layers = [part for part in self._model.modules() if isinstance(part, MultiHeadAttention)]
         layers = [layer for layer in layers if layer.backend == "auto"]
+        if not layers:
+            return
         for layer in layers:
             layer.backend = "fused"
         try:
+            check_compiler()
             with torch.no_grad():
-                self._losses(self._views, *self._draw())
+                self._population_losses(self._views, *self._draw_batch())
+            return
+        except CompilerError as error:
+            say_once(str(error))
         except ValueError:  # by which a kernel refuses
-            for layer in layers:
-                layer.backend = "auto"
+            pass
+        for layer in layers:
+            layer.backend = "auto"
 
     # --- training -------------------------------------------------------------------------------
 

@@ -9,11 +9,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import torch
+
+from hyla._files import write_atomically
+from hyla.attention.kernels.formula import read_sources
 
 # Sums keep their order and NaN its meaning: nothing of -ffast-math that would change them.
 _OPTIONS = (
@@ -21,69 +25,111 @@ _OPTIONS = (
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
     "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native",
 )
+_LOG_SHOWN = 2000  # characters: the first errors of many
+
+# All that machine.h offers, which asks more of a compiler than the rest of a kernel does.
+_PROBE = """
+extern "C" void probe(float *x, int threads) {
+    share_out(LANES, threads, [&](long from, long to) {
+        Vector vectors[LANES] = {}, y = each(read(x), exponential);
+        for (long i = from; i < to; ++i) vectors[i] = only(y > 0.f, y);
+        add_sums(x, vectors, LANES);
+    });
+}
+"""
 
 
 class CompilerError(RuntimeError):
-    """The compiler refused; the message carries its log."""
+    """Nothing could be compiled, or loaded; the message says why, with the compiler's log."""
 
 
 @torch.compiler.assume_constant_result
 def why_unavailable() -> str | None:
     """Say why nothing can be compiled on this machine, or return None if it can."""
-    return _why_unavailable()
+    if _compiler() is None:
+        return "it needs Linux and a C++ compiler (g++)"
+    return _why_failing()
+
+
+def check_compiler() -> None:
+    """Raise a CompilerError if this machine has a compiler that cannot do what is asked of it."""
+    reason = _why_failing() if _compiler() else None
+    if reason is not None:
+        raise CompilerError(reason)
 
 
 @functools.cache
-def _why_unavailable() -> str | None:
-    if sys.platform != "linux" or _compiler() is None:
-        return "it needs Linux and a C++ compiler (g++)"
+def _why_failing() -> str | None:
     try:
-        load_library("typedef float Four __attribute__((vector_size(16)));", {})
+        load_library(read_sources("machine.h", folder="cpu") + _PROBE, {})
     except CompilerError as error:
         return str(error)
     return None
 
 
+_LOADING = threading.Lock()  # no two threads compile the same
+
+
 def load_library(source: str, macros: Mapping[str, int]) -> ctypes.CDLL:
-    """Return what `source` compiles to with `macros`."""
-    return _load(source, tuple(sorted(macros.items())))
+    """Return what `source` compiles to with `macros`; raises a CompilerError."""
+    with _LOADING:
+        return _load(source, tuple(sorted(macros.items())))
 
 
 @functools.cache
 def _load(source: str, macros: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
     options = (*_OPTIONS, *(f"-D{name}={value}" for name, value in macros))
-    of = repr((source, options, _machine()))
-    kept = _folder() / f"{hashlib.sha256(of.encode()).hexdigest()}.so"
-    with suppress(OSError):
-        if kept.exists():
-            return ctypes.CDLL(str(kept))
+    try:
+        kept = _kept(repr((source, options, _machine())))
+        return _opened(kept) or _compiled(source, options, kept)
+    except OSError as error:  # no temporary folder, a compiler that is no program, ...
+        raise CompilerError(f"the kernel for this CPU cannot be built: {error}") from error
+
+
+def _compiled(source: str, options: tuple[str, ...], kept: Path | None) -> ctypes.CDLL:
+    """Return a new library, and leave it at `kept` for later processes."""
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "kernel.so"
         _compile(source, options, built)
-        with suppress(OSError):  # a full or read-only disk costs time alone
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            beside = kept.with_name(f".{kept.name}.tmp-{os.getpid()}")
-            shutil.copyfile(built, beside)
-            beside.replace(kept)  # it appears whole
-        return ctypes.CDLL(str(built))
+        if kept is not None:
+            with suppress(OSError):  # a full or read-only disk costs time alone
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(kept, built.read_bytes())
+        # Code may be run from there where temporary folders forbid it.
+        return _opened(kept) or ctypes.CDLL(str(built))
+
+
+def _opened(library: Path | None) -> ctypes.CDLL | None:
+    """Return a library that lies there whole, or None."""
+    with suppress(OSError):
+        if library is not None and library.exists():
+            return ctypes.CDLL(str(library))
+    return None
 
 
 def _compile(source: str, options: tuple[str, ...], built: Path) -> None:
     command = [_compiler() or "c++", *options, "-x", "c++", "-", "-o", str(built)]
     done = subprocess.run(command, input=source, text=True, capture_output=True, check=False)
     if done.returncode:
-        raise CompilerError(f"{' '.join(command)} failed:\n{done.stderr}")
+        raise CompilerError(f"{' '.join(command)} failed:\n{done.stderr[:_LOG_SHOWN]}")
 
 
-def _folder() -> Path:
-    """Return where torch.compile was told to keep its code, or else the user's own cache."""
-    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or user) / "hyla"
+def _kept(of: str) -> Path | None:
+    """Return where the library for `of` lies or would lie, or None for a user without a home.
+
+    That is where torch.compile was told to keep its code, or else the user's own cache.
+    """
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    try:
+        folder = Path(chosen) if chosen else Path.home() / ".cache"
+    except RuntimeError:
+        return None
+    return folder / "hyla" / f"{hashlib.sha256(of.encode()).hexdigest()}.so"
 
 
 @functools.cache
 def _compiler() -> str | None:
-    names = (os.environ.get("CXX"), "g++", "c++", "clang++")
+    names = (os.environ.get("CXX"), "g++", "c++", "clang++") if sys.platform == "linux" else ()
     return next((name for name in names if name and shutil.which(name)), None)
 
 

@@ -73,7 +73,11 @@ static inline Vector sums_of_pairs(Vector x, Vector y) {
 #else
 #define PAIRS(i) i, i + 2, i + 4, i + 6
 #endif
+#if defined(__clang__)
     return __builtin_shufflevector(x, y, PAIRS(0)) + __builtin_shufflevector(x, y, PAIRS(1));
+#else  // g++ knows the other only since its version 12
+    return __builtin_shuffle(x, y, Which{PAIRS(0)}) + __builtin_shuffle(x, y, Which{PAIRS(1)});
+#endif
 }
 
 // Add to each of `count` numbers the sum over the lanes of a vector. What the vectors hold is lost.

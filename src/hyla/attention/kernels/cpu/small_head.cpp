@@ -42,6 +42,7 @@ struct Pairs {  // of LANES queries with one key
 struct Work {
     const Arguments &given;
     long sequence, part, first;
+    Which real;  // the lanes that have a query: the last of a sequence need not fill a vector
     std::vector<Pairs> pairs;
     std::vector<float> keys, values;   // those that are not finite are 0 here, and
     std::vector<float> poison;         // NaN here, for the queries that see them
@@ -52,14 +53,18 @@ struct Work {
     const float *key(long k) const { return (MASKED ? keys.data() : given.k + sequence * given.keys * ROW) + k * ROW; }
     const float *value(long k) const { return (MASKED ? values.data() : given.v + sequence * given.keys * ROW) + k * ROW; }
 
+    long here() const { return std::min<long>(LANES, given.queries - first); }
+    static Which lane_numbers() {
+        Which number;
+        for (int i = 0; i < LANES; ++i) number[i] = i;
+        return number;
+    }
     bool seen_by_none(long k) const {
         if (!MASKED) return false;
         return k > first + LANES - 1 + given.reach || (given.padding && !given.padding[sequence * given.keys + k]);
     }
     Which seen(long k) const {
-        Which query;
-        for (int i = 0; i < LANES; ++i) query[i] = i;
-        return query >= static_cast<int32_t>(k - given.reach - first);
+        return real & (lane_numbers() >= static_cast<int32_t>(k - given.reach - first));
     }
     Vector bias_of(int head, long k) const { return read(given.bias.at + bias_offset(head, k)); }
     long bias_offset(int head, long k) const {
@@ -96,14 +101,14 @@ struct Work {
 
     void begin_queries(long query) {
         first = query;
+        real = lane_numbers() < static_cast<int32_t>(here());
         load(q, given.q, given.scale);
         for (Vector &x : sum) x = Vector{};
     }
 
     void load(Vector *to, const float *from, float factor) const {
-        const long here = given.queries - first < LANES ? given.queries - first : LANES;
         for (int c = 0; c < ROW; ++c) to[c] = Vector{};
-        for (long i = 0; i < here; ++i) {
+        for (long i = 0; i < here(); ++i) {
             const float *row = from + (sequence * given.queries + first + i) * ROW;
             for (int c = 0; c < ROW; ++c) to[c][i] = row[c] * factor;
         }
@@ -123,7 +128,7 @@ struct Work {
             Vector s{};
             for (int d = 0; d < WIDTH; ++d) s += q[h * WIDTH + d] * key[h * WIDTH + d];
             if (BIASED) s += bias_of(h, k);
-            pairs.code[h] = MASKED ? only(seen(h, k), s + poison[k]) : s;
+            pairs.code[h] = MASKED ? only(seen(h, k), s + poison[k]) : only(real, s);
         }
         if (RMS_FIRST || (NORMALISED && !SOFTMAX)) normalise_heads(pairs);
         if (RMS_FIRST) memcpy(pairs.inner, pairs.code, sizeof pairs.code);
@@ -131,12 +136,11 @@ struct Work {
 
     // Turn scores of all keys into the softmax's code; `known`: from sums that the forward pass left.
     void divide_by_sums(bool known) {
-        const long here = given.queries - first < LANES ? given.queries - first : LANES;
         for (int h = 0; h < HEADS; ++h) {
             float *kept = given.log_sum + (sequence * given.queries + first) * HEADS + h;
             Vector shift{};
             if (known) {
-                for (long i = 0; i < here; ++i) shift[i] = kept[i * HEADS];
+                for (long i = 0; i < here(); ++i) shift[i] = kept[i * HEADS];
             } else {
                 shift -= LARGEST;  // the largest score
                 for (long k = 0; k < given.keys; ++k) {
@@ -148,13 +152,13 @@ struct Work {
             Vector total{};
             for (long k = 0; k < given.keys; ++k) {
                 const Vector part = each(pairs[k].code[h] - shift, exponential);
-                pairs[k].code[h] = MASKED ? only(seen_by(h, k), part) : part;
+                pairs[k].code[h] = only(MASKED ? seen_by(h, k) : real, part);
                 total += pairs[k].code[h];
             }
             if (known) continue;
             for (Pairs &of_key : pairs) of_key.code[h] /= total == 0.f ? Vector{} + 1.f : total;
             const Vector log_sum = shift + each(total, logf);
-            for (long i = 0; i < here; ++i) kept[i * HEADS] = log_sum[i];
+            for (long i = 0; i < here(); ++i) kept[i * HEADS] = log_sum[i];
         }
         if (!NORMALISED) return;
         for (Pairs &of_key : pairs) {
@@ -212,7 +216,7 @@ struct Work {
     }
 
     void store_output() const {
-        for (long i = 0; i < LANES && first + i < given.queries; ++i) {
+        for (long i = 0; i < here(); ++i) {
             const long row = sequence * given.queries + first + i;
             float squares = 0.f;
             for (const Vector &x : sum) squares += x[i] * x[i];
@@ -236,7 +240,7 @@ struct Work {
             for (long i = 0; i < block(); ++i)
                 if (!seen_by_none(k0 + i)) through_scores(pairs[i], k0 + i);
         }
-        for (long i = 0; i < LANES && first + i < given.queries; ++i)
+        for (long i = 0; i < here(); ++i)
             for (int c = 0; c < ROW; ++c)
                 given.dq[(sequence * given.queries + first + i) * ROW + c] = sum[c][i] * given.scale;
     }

@@ -1,8 +1,8 @@
 """Head-mixing attention for small heads on a CPU: the host side of `small_head.cpp`."""
 
 import ctypes
-import math
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +13,16 @@ from hyla.attention.kernels import small_head
 from hyla.attention.kernels.call import Call, Gradients
 from hyla.attention.kernels.cpu import compiler
 from hyla.attention.kernels.formula import read_sources
-from hyla.attention.kernels.output_stage import Output, describe
+from hyla.attention.kernels.output_stage import Output, describe, raw_upstream_by_torch
 from hyla.attention.kernels.tensors import fresh
 
-load_library = compiler.load_library
+raw_upstream = raw_upstream_by_torch
 
 _LANES = 16  # at most, in a vector
 _WORTH_THREADS = 2**18  # numbers multiplied
+_MOST_WORKED_ON = 2**26  # bytes of a thread
+_MOST_PARTS = 32  # of the sequences that share a bias
+_MOST_IN_SLABS = 2**23  # numbers, of one bias's gradient
 
 
 def why_unsupported(call: Call) -> str | None:
@@ -28,8 +31,20 @@ def why_unsupported(call: Call) -> str | None:
     if reason is not None:
         return reason
     if call.q.dtype != torch.float32:
-        return f"on a CPU it takes float32, got {call.q.dtype}"
+        return f"it takes float32, got {call.q.dtype}"
+    worked_on = _bytes_worked_on(call)
+    if worked_on > _MOST_WORKED_ON:
+        return (
+            f"every thread would take {worked_on / 2**20:,.0f} MiB for the codes of "
+            f"{call.k.shape[1]} keys, more than {_MOST_WORKED_ON >> 20}"
+        )
     return call.why_elsewhere(("cpu",)) or compiler.why_unavailable()
+
+
+def _bytes_worked_on(call: Call) -> int:
+    """Count what a thread keeps of all keys of a softmax: `pairs` of the source's `Work`."""
+    of_pair = 4 * _LANES * (3 * call.q.shape[2] + 1)
+    return call.formula.has_softmax * call.k.shape[1] * of_pair
 
 
 # ------------------------------------------------------------------ the two directions
@@ -110,7 +125,7 @@ class _BiasAsRead:
         """Allocate a gradient for each part of the batch: no two threads add to the same."""
         if self._given is None:
             return None
-        slabs = torch.zeros(arguments.parts, *self._at.shape)
+        slabs = self._at.new_zeros(arguments.parts, *self._at.shape)
         arguments.bias.gradient, arguments.bias.part = slabs.data_ptr(), slabs.stride(0)
         return slabs
 
@@ -161,23 +176,33 @@ def _arguments(call: Call) -> Arguments:
     arguments = Arguments(batch=batch, queries=queries, keys=keys)
     for name in ("q", "k", "v"):
         setattr(arguments, name, getattr(call, name).data_ptr())
-    arguments.batch_per_bias = shared_by = call.sharing(call.bias)
+    arguments.batch_per_bias = call.sharing(call.bias)
     if call.padding is not None:  # contiguous: `ops` sees to it
         arguments.padding = call.padding.data_ptr()
     if call.multiplier is not None:
         arguments.multiplier = call.multiplier.data_ptr()
         arguments.batch_per_multiplier = call.sharing(call.multiplier)
-        arguments.multiplier_key = call.multiplier.stride(1)
+        arguments.multiplier_key = call.multiplier.shape[2]  # one key has any stride
     arguments.reach = keys - queries if call.formula.causal else keys
     arguments.scale, arguments.eps = call.formula.scale, call.formula.eps
     arguments.output = describe(call)
     work = batch * queries * keys * heads * width
     # All or one: another number of them would end torch's threads, to begin new ones.
     arguments.threads = torch.get_num_threads() if work > _WORTH_THREADS else 1
-    # Some more than threads, so that these end at about the same time.
-    groups = max(1, batch // shared_by)
-    arguments.parts = min(shared_by, math.ceil(4 * arguments.threads / groups))
+    arguments.parts = _parts(call)
     return arguments
+
+
+def _parts(call: Call) -> int:
+    """Return in how many parts the sequences that share a bias are worked on and summed.
+
+    They depend on that bias and its sequences alone, so that a member's gradient is the same bits
+    in every population, and with any number of threads.
+    """
+    if call.bias is None:
+        return 1
+    of_one = call.bias.shape[1:].numel()
+    return max(1, min(call.sharing(call.bias), _MOST_PARTS, _MOST_IN_SLABS // max(1, of_one)))
 
 
 def _launch(direction: str, call: Call, arguments: Arguments) -> None:
@@ -196,7 +221,11 @@ def _launch(direction: str, call: Call, arguments: Arguments) -> None:
         "MULTIPLIED": int(call.multiplier is not None),
         "OUTPUT": formula.output_kind,
     }
+    getattr(_library(*macros.items()), direction)(ctypes.byref(arguments))
+
+
+@lru_cache  # the sources are long, to put together and to look up
+def _library(*macros: tuple[str, int]) -> ctypes.CDLL:
     shared = read_sources("phi.cuh", "output.cuh")
     machine, kernel = (read_sources(name, folder="cpu") for name in ("machine.h", "small_head.cpp"))
-    source = machine + shared + kernel
-    getattr(load_library(source, macros), direction)(ctypes.byref(arguments))
+    return compiler.load_library(machine + shared + kernel, dict(macros))
