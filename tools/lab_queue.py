@@ -78,10 +78,25 @@ _DENSE, _EXPERTS = {"model.feed_forward": ["gelu"]}, {"model.feed_forward": ["mo
 # What results/lab/paper-tf32 has is left out, such as the paper's own cell.
 JOBS = (
     Job(
-        name="recommended",
-        why="HYLA as recommended once more: models for the explorer and the leaderboard",
-        asked=("scale",),
-        only={"model.attention": [RECOMMENDED]},
+        name="seeds-fuzzy",
+        why="three more seeds on fuzzy logic: with three its lead of 25 points is not certain",
+        asked=("scale", "tableA1", "fig2b", "fig2d"),
+        only={
+            "task_name": ["fuzzy"],
+            "model.attention": ["softmax", "linear", "hyla", RECOMMENDED],
+            "seed": ["3", "4", "5"],
+        }
+        | _DENSE,
+        seeds=6,
+    ),
+    Job(
+        name="seeds-sraven",
+        why="three more seeds on SRAVEN, as many as HYLA as recommended has",
+        asked=("tableA1", "fig5f", "codeswap"),
+        only=_SRAVEN
+        | _DENSE
+        | {"model.attention": ["softmax", "linear", "hyla"], "seed": ["3", "4", "5"]},
+        seeds=6,
     ),
     Job(
         name="tableA1-dense",
@@ -147,18 +162,6 @@ JOBS = (
         name="recall",
         why="associative recall: how much of the gap on text is that?",
         asked=("recall",),
-    ),
-    Job(
-        name="codeswap",
-        why="swaps of the codes of these models: is a scaled HYLA's code tied to its operands?",
-        asked=("codeswap",),
-        only={"model.attention": [RECOMMENDED]},
-    ),
-    Job(
-        name="scale-rivals",
-        why="softmax and linear attention with a normalised output on SRAVEN: is scale all?",
-        asked=("scale",),
-        only=_SRAVEN | {"model.attention": ["softmax.rms4", "linear.rms4"]},
     ),
     Job(
         name="equalscale-sraven",

@@ -3,20 +3,18 @@
 A step of P models takes about ``latency + P · work``: the first part is the same however small the
 models are, the second grows with them. Both were measured with the paper's models (`hyla bench
 train`, results/bench); other shapes are scaled by their arithmetic. An estimate, right within a
-factor of two or so where nothing else keeps the device busy; where the store holds the same method
-on the same device, its clock is used. Evaluations between the steps, measuring and the report are
-not in it.
+factor of two or so where nothing else keeps the device busy. The clocks of earlier runs are not
+asked: most ran beside others, with the engine of their day. Evaluations between the steps,
+measuring and the report are not in it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from hyla.attention.kernels import ELSEWHERE
-from hyla.results.runs import Row
 from hyla.training import TrainConfig, config_from_tree, load_preset
 from hyla.training.backends import fused_path
-from hyla.training.identity import method_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,21 +85,14 @@ _FLOAT32 = {"fuzzy": 4.6, "sraven": 3.9}
 _LIKE_OTHERS = "sraven"  # what a task that was not timed is taken to be, up to its arithmetic
 
 
-def seconds_for(
-    config: TrainConfig, *, device: str, done: int = 0, measured: Sequence[Row] = ()
-) -> float:
+def seconds_for(config: TrainConfig, *, device: str, done: int = 0) -> float:
     """Return the estimated seconds of the population from step `done` to its end.
 
-    `device` is cuda or cpu. `measured` are models of the store that were trained on the very
-    device in question.
+    `device` is cuda or cpu.
     """
     timed = config.task_name if config.task_name in _FLOAT32 else _LIKE_OTHERS
     speed = SPEEDS[device, timed]
     steps = config.steps - done
-    for row in measured:
-        same = row["method"] == method_key(config) and row["population"] == len(config.members)
-        if same and row["seconds"]:
-            return speed.start_up + row["seconds"] / row["steps"] * steps
     base = config_from_tree(load_preset(timed, "paper"))
     # What attention takes more or less than HYLA's, experts do not take again.
     preset = str(config.model.attention).partition(".")[0]  # another output costs next to nothing

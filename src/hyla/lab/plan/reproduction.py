@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from hyla._environment import environment, git_commit
+from hyla._environment import git_commit
 from hyla.lab.estimate import seconds_for
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import NotAvailableError
@@ -21,7 +21,7 @@ from hyla.lab.plan.shares import Share, plan
 from hyla.lab.registry import load_all
 from hyla.results.conditions import Conditions
 from hyla.results.origins import is_dirty
-from hyla.results.runs import Row, origin_of, read_run
+from hyla.results.runs import origin_of, read_run
 from hyla.results.tables import Tables
 from hyla.training import Interrupted, Member
 from hyla.training.identity import method_key
@@ -131,20 +131,12 @@ class Reproduction(LabLaunch, Job, Extent):
 
     def seconds(self, shares: Sequence[Share], device: torch.device) -> list[float]:
         """Return the estimated seconds that the training of each share still takes on a device."""
-        measured = self._clocked(device)
         return [
             0.0
             if share.finished
-            else seconds_for(share.config, device=device.type, done=share.step, measured=measured)
+            else seconds_for(share.config, device=device.type, done=share.step)
             for share in shares
         ]
-
-    def _clocked(self, device: torch.device) -> list[Row]:
-        """Return the models of the store that were trained on the device, or on its kind."""
-        if device.type == "cuda" and not torch.cuda.is_available():
-            return [row for row in self.tables.models() if row["cuda"]]
-        name = environment(device)["device"]
-        return [row for row in self.tables.models() if row["device"] == name]
 
     def costs(
         self, shares: Sequence[Share], seconds: Sequence[float], device: torch.device
