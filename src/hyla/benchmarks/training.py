@@ -100,6 +100,7 @@ def build(
         config.build_task(),
         config.model,
         config.members,
+        attentions=case.attentions,
         total_steps=config.steps,
         batch_size=config.batch_size,
         device=device,

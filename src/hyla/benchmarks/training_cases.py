@@ -32,6 +32,7 @@ class Case:
 
     task: str
     attention: str
+    """Several, as in "hyla + softmax", are in one population, with as many members each."""
     members: int
     precision: str = "float32"
     variant: str = ""
@@ -41,11 +42,17 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Where the task departs from the paper's."""
 
+    @property
+    def attentions(self) -> list[str]:
+        """The attention of each member."""
+        names = self.attention.split(" + ")
+        return [name for name in names for _ in range(self.members // len(names))]
+
     def changes(self) -> dict[str, Any]:
         """Return the settings over the task's preset of the paper's scale."""
         changes: dict[str, Any] = {
             "task": dict(self.settings),
-            "model": {"attention": self.attention},
+            "model": {"attention": self.attentions[0]},
             "members": {"seed": list(range(self.members))},
         }
         if self.variant:
@@ -72,6 +79,7 @@ _TASKS = ("fuzzy", "sraven")
 _CUDA_QUICK = (
     *_rows("sraven", "tf32", ("hyla", 12, ""), ("hyla", 24, ""), ("hyla", 1, "")),
     *_rows("sraven", "tf32", ("softmax", 12, ""), ("hyla", 4, "width 4")),
+    *_rows("sraven", "tf32", ("hyla + softmax + linear", 9, "")),
     *_rows("sraven", "bf16", ("hyla", 24, "")),
     *_rows("fuzzy", "tf32", ("hyla", 12, "")),
     *(

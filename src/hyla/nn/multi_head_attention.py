@@ -136,7 +136,7 @@ class MultiHeadAttention(nn.Module):
         if edit_code is not None:
             return self._edited(q, k, v, edit_code, return_code, options)
         if return_code is False:
-            return self.out_proj(attention(q, k, v, **options).flatten(-2))
+            return self.out_proj(self._sums(q, k, v, **options).flatten(-2))
         out, code = attention(q, k, v, **options, return_code=return_code)
         return self.out_proj(out.flatten(-2)), code
 
@@ -154,7 +154,11 @@ class MultiHeadAttention(nn.Module):
         `options` are the bias, mask and causality of `forward`.
         """
         q, k, v = self._heads(q, k, v, cache=None)
-        return attention(q, k, v, **options, **self._options(q, k, dropout_noise)).flatten(-2)
+        return self._sums(q, k, v, **options, **self._options(q, k, dropout_noise)).flatten(-2)
+
+    def _sums(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """Return the sums over keys of each query and head, with the options of `attention`."""
+        return attention(q, k, v, **options)
 
     def _heads(
         self, q: Tensor, k: Tensor, v: Tensor, *, cache: KeyValueCache | None

@@ -87,7 +87,7 @@ def _trained(run: StoredRun, asked: Evaluation, device: torch.device) -> Cohort:
             for split in asked.splits:
                 population.evaluate(split, min(asked.final_instances, EVALUATION_BATCH))
 
-    cohort = build_cohort(config, asked, device, prepare, print)
+    cohort = build_cohort([config], asked, device, prepare, print)
     # A trimmed run has no optimiser state.
     cohort.resume(found.step, cohort.tensors() | dict(found.tensors), found.meta)
     return cohort

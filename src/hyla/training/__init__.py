@@ -11,7 +11,7 @@ from hyla.training.config import (
 from hyla.training.loading import TrainedRun, load_run
 from hyla.training.member import Member
 from hyla.training.population.population import Population
-from hyla.training.population.training import train
+from hyla.training.population.training import company, train, train_together
 from hyla.training.run.loop import run_path
 from hyla.training.run.stop import Interrupted
 
@@ -23,10 +23,12 @@ __all__ = [
     "Population",
     "TrainConfig",
     "TrainedRun",
+    "company",
     "config_from_tree",
     "load_preset",
     "load_run",
     "merge",
     "run_path",
     "train",
+    "train_together",
 ]

@@ -6,30 +6,34 @@ import pytest
 import torch
 
 from hyla.training import Evaluation
-from hyla.training.population import Member, Population
-from hyla.training.population.cohort import Cohort
+from hyla.training.population import Population
+from hyla.training.population.cohort import Cohort, Model
 from tiny_runs import different_members, tiny_population
 
-MEMBERS = different_members(5)
+MODELS = [Model(member, "hyla") for member in different_members(6)]
 EVALUATION = Evaluation(splits=("ood",), every=8, instances=8, final_instances=16)
 MODEL = {"attention_dropout": 0.1, "num_layers": 1}
 
 
+def built(models: Sequence[Model]) -> Population:
+    return tiny_population("fuzzy", [model.member for model in models], model=MODEL)
+
+
 class SmallGpu:
-    """Builds populations of at most `room` members, and runs out of memory above that."""
+    """Builds populations of at most `room` models, and runs out of memory above that."""
 
     def __init__(self, room: int):
         self.room = room
 
-    def __call__(self, members: Sequence[Member], beside: Population | None) -> Population:
-        if len(members) > self.room:
+    def __call__(self, models: Sequence[Model], beside: Population | None) -> Population:
+        if len(models) > self.room:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return tiny_population("fuzzy", list(members), model=MODEL)
+        return built(models)
 
 
 def cohort(room: int) -> tuple[Cohort, list[str]]:
     said: list[str] = []
-    return Cohort(MEMBERS, EVALUATION, SmallGpu(room), said.append), said
+    return Cohort(MODELS[:5], EVALUATION, SmallGpu(room), said.append), said
 
 
 def sizes(cohort: Cohort) -> list[int]:
@@ -55,21 +59,17 @@ def test_what_fits_is_one_population_and_says_nothing():
 def test_a_split_is_announced_and_keeps_the_order(room, want):
     split, said = cohort(room)
     assert sizes(split) == want
-    assert [member for part in split.parts for member in part.members] == MEMBERS
+    assert [member for part in split.parts for member in part.members] == different_members(5)
     assert "5 models do not fit into the GPU's memory together: training 3 at a time" in said[0]
 
 
 def test_a_part_that_leaves_no_room_for_the_others_is_split_too():
-    def crowded(members: Sequence[Member], beside: Population | None) -> Population:
-        if len(members) == 6 or (len(members) == 3 and beside is not None):
+    def crowded(models: Sequence[Model], beside: Population | None) -> Population:
+        if len(models) == 6 or (len(models) == 3 and beside is not None):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return tiny_population("fuzzy", list(members), model=MODEL)
+        return built(models)
 
-    assert sizes(Cohort(different_members(6), EVALUATION, crowded, lambda message: None)) == [
-        2,
-        2,
-        2,
-    ]
+    assert sizes(Cohort(MODELS, EVALUATION, crowded, lambda message: None)) == [2, 2, 2]
 
 
 def test_the_split_changes_no_numbers():
@@ -110,8 +110,8 @@ def test_one_model_that_does_not_fit_is_an_error_that_says_what_to_do():
 
 
 def test_another_error_is_not_taken_for_a_full_memory():
-    def broken(members: Sequence[Member], beside: Population | None) -> Population:
+    def broken(models: Sequence[Model], beside: Population | None) -> Population:
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
-        Cohort(MEMBERS, EVALUATION, broken, print)
+        Cohort(MODELS[:5], EVALUATION, broken, print)

@@ -18,7 +18,7 @@ from hyla.training.language.steps import Steps
 from hyla.training.precision import matmul_precision
 from hyla.training.run.checkpoints.sharded import ShardedCheckpoints
 from hyla.training.run.directory import RunDirectory
-from hyla.training.run.loop import OpenSinks, run_path, run_to_the_end
+from hyla.training.run.loop import OpenSinks, run_path, runs_to_the_end
 from hyla.training.run.ranks import Ranks
 
 DEFAULT_EXECUTION = Execution()
@@ -66,8 +66,8 @@ def train_language(
 
     try:
         with matmul_precision(config.precision):
-            return run_to_the_end(
-                config,
+            (summary,) = runs_to_the_end(
+                [config],
                 build,
                 ShardedCheckpoints,
                 root=root,
@@ -75,6 +75,7 @@ def train_language(
                 max_seconds=max_seconds,
                 sinks=sinks,
             )
+            return summary
     except torch.cuda.OutOfMemoryError as error:
         raise ModelTooLargeError(
             "The GPU's memory is full: use a smaller micro_batch, recompute, or strategy "

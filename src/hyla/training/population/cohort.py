@@ -2,17 +2,25 @@
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from hyla.attention import AttentionSpec
 from hyla.nn import BranchScales
 from hyla.training.config import Evaluation
 from hyla.training.devices import ModelTooLargeError
 from hyla.training.member import Member
 from hyla.training.population.population import Population
 from hyla.training.run.trainee import Trainee
+
+
+class Model(NamedTuple):
+    """What tells a model from others that train together."""
+
+    member: Member
+    attention: str | AttentionSpec
 
 
 class Cohort(Trainee):
@@ -24,16 +32,16 @@ class Cohort(Trainee):
 
     def __init__(
         self,
-        members: Sequence[Member],
+        models: Sequence[Model],
         evaluation: Evaluation,
-        build: Callable[[Sequence[Member], Population | None], Population],
+        build: Callable[[Sequence[Model], Population | None], Population],
         say: Callable[[str], None],
     ):
         """`build` makes a population that is ready to train, and may run out of memory.
 
         It is also given the first part, if there is one, to share what both need only in turn.
         """
-        self.members = tuple(members)
+        self.models = tuple(models)
         self._evaluation = evaluation
         self._build = build
         self._say = say
@@ -45,7 +53,7 @@ class Cohort(Trainee):
 
         All parts anew at each try: one that fits alone may leave no room for the others.
         """
-        size = len(self.members)
+        size = len(self.models)
         while True:
             try:
                 return self._built(size)
@@ -68,7 +76,7 @@ class Cohort(Trainee):
             size = half
 
     def _built(self, size: int) -> list[Population]:
-        parts = [self.members[i : i + size] for i in range(0, len(self.members), size)]
+        parts = [self.models[i : i + size] for i in range(0, len(self.models), size)]
         first = self._build(parts[0], None)
         return [first, *(self._build(part, first) for part in parts[1:])]
 

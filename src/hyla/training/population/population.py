@@ -11,13 +11,14 @@ that computes HYLA of small heads where a C++ compiler is at hand.
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import functional_call
 
-from hyla.attention import resolve_spec
+from hyla.attention import AttentionSpec, resolve_spec
 from hyla.attention.dispatch import say_once
 from hyla.attention.kernels.cpu.compiler import CompilerError, check_compiler
 from hyla.nn import BranchScales, MultiHeadAttention, Transformer, TransformerConfig
@@ -28,6 +29,7 @@ from hyla.training.devices import keep_freed_memory
 from hyla.training.member import Member
 from hyla.training.optimizer import adamw_, decay_mask, scheduled_rate
 from hyla.training.population.blocks import why_not_run, why_not_shaped, with_fused_blocks
+from hyla.training.population.mixing import MIXED_OPTIONS, with_mixed_attention
 from hyla.training.population.stacked_linear import with_stacked_linear_layers
 from hyla.training.population.stacking import DropoutNoise, parameter_views, stacked_parameters
 from hyla.training.precision import autocast, check_precision, matmul_precision
@@ -56,9 +58,12 @@ class Population:
         precision: str = "float32",
         compile: bool | None = None,
         fused_blocks: bool | None = None,
+        attentions: Sequence[str | AttentionSpec] | None = None,
         beside: "Population | None" = None,
     ):
         """Initialise the members; an `objective` may take the place of the task's own.
+
+        `attentions` are the members' own, one for each, in the place of the model's.
 
         `fused_blocks` has kernels compute around attention (`population.blocks`), on a Hopper GPU
         in the precisions tf32 and bf16. None: wherever they can, which is twice as fast; where one
@@ -74,7 +79,13 @@ class Population:
         self._seeds = [member.seed for member in self.members]
         self._total_steps = total_steps
 
+        self._attentions = attentions or [model.attention] * len(members)
+        model = replace(model, attention=self._attentions[0])
+
         self._model, self.parameters = stacked_parameters(model, self._seeds, self.device)
+        self._mixed = any(each != model.attention for each in self._attentions)
+        if self._mixed:
+            with_mixed_attention(self._model, [str(each) for each in self._attentions])
         if self.device.type == "cuda":
             with_stacked_linear_layers(self._model)
         else:
@@ -120,7 +131,8 @@ class Population:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._beside = beside
         has_hidden_layer = resolve_spec(model.attention).value in ("hidden", "residual")
-        if self.device.type == "cpu" and has_hidden_layer and total_steps >= _WORTH_COMPILING:
+        worth_it = has_hidden_layer and not self._mixed and total_steps >= _WORTH_COMPILING
+        if self.device.type == "cpu" and worth_it:
             self._take_kernels()
 
     def _take_kernels(self) -> None:
@@ -317,7 +329,8 @@ class Population:
 
     def member_model(self, index: int) -> Transformer:
         """Return member `index` as an ordinary model, with parameters of its own."""
-        model = Transformer(self._model.config).to(self.device)
+        config = replace(self._model.config, attention=self._attentions[index])
+        model = Transformer(config).to(self.device)
         parameters = zip(self._names, self._views, strict=True)
         model.load_state_dict({name: view[index] for name, view in parameters})
         return model
@@ -325,7 +338,8 @@ class Population:
     def _compiled(self, function: Callable) -> Callable:
         if not self._compile:
             return function
-        return torch.compile(function, fullgraph=True, dynamic=False, options=OPTIONS)
+        options = OPTIONS | (MIXED_OPTIONS if self._mixed else {})
+        return torch.compile(function, fullgraph=True, dynamic=False, options=options)
 
     def _zeros(self, shape, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)

@@ -1,5 +1,6 @@
 """`train(config)`: a population from wherever its run stands to its end."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,14 +9,16 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from hyla.nn import Transformer
 from hyla.training.config import Evaluation, TrainConfig
 from hyla.training.devices import resolve_device
-from hyla.training.member import Member
-from hyla.training.population.cohort import Cohort
+from hyla.training.identity import fingerprint
+from hyla.training.population.cohort import Cohort, Model
+from hyla.training.population.mixing import why_not_mixed
 from hyla.training.population.population import Population
 from hyla.training.run.checkpoints.file import FileCheckpoints
 from hyla.training.run.directory import RunDirectory
-from hyla.training.run.loop import OpenSinks, run_to_the_end
+from hyla.training.run.loop import OpenSinks, runs_to_the_end
 from hyla.training.run.ranks import Ranks
 
 
@@ -36,23 +39,62 @@ def train(
     first record at the step `until` or later, with a checkpoint saved: the same call continues from
     it. Progress is shown on `screen`, the terminal by default.
     """
+    (summary,) = train_together(
+        [config],
+        root=root,
+        device=device,
+        max_seconds=max_seconds,
+        sinks=sinks,
+        compile=compile,
+        until=until,
+        screen=screen,
+    )
+    return summary
+
+
+def train_together(
+    configs: Sequence[TrainConfig],
+    *,
+    root: Path | str = "runs",
+    device: torch.device | str = "auto",
+    max_seconds: float = math.inf,
+    sinks: OpenSinks = lambda path, names: (),
+    compile: bool | None = None,
+    until: int | None = None,
+    screen: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Start or continue the runs of `configs` under `root` as one population; return summaries.
+
+    Each has the directory and, but for rounding, the numbers that it would have alone; any of them
+    may also be continued without the others. They must agree in their `company`, or it is a
+    ValueError, and be at the same step, or it is an `ApartError`. For the rest, see `train`.
+    """
     device = resolve_device(device)
-    config.check_device(device)
+    for config in configs:
+        config.check_device(device)
+    if len(configs) > 1 and (
+        len(found := {company(each) for each in configs}) > 1 or None in found
+    ):
+        raise ValueError(
+            "these runs cannot train together: they may differ in their members and in the preset "
+            "of attention, with parameters of the same shapes, and in nothing else"
+        )
 
     def build(run: RunDirectory | None, say: Callable[[str], None]) -> Cohort:
         def prepare(population: Population) -> None:
-            population.prepare(config.evaluation.splits)
+            population.prepare(configs[0].evaluation.splits)
 
         if device.type == "cuda":
             say("compiling and capturing the training step")
-        cohort = build_cohort(config, config.evaluation, device, prepare, say, compile=compile)
+        evaluation = configs[0].evaluation
+        cohort = build_cohort(configs, evaluation, device, prepare, say, compile=compile)
         if device.type == "cuda":
             used = torch.cuda.max_memory_allocated(device) / 2**30
-            say(f"GPU memory of {len(config.members)} models: {used:.2f} GiB")
+            say(f"GPU memory of {len(cohort.models)} models: {used:.2f} GiB")
         return cohort
 
-    return run_to_the_end(
-        config,
+    return runs_to_the_end(
+        configs,
         build,
         FileCheckpoints,
         root=root,
@@ -64,8 +106,23 @@ def train(
     )
 
 
+def company(config: TrainConfig) -> str | None:
+    """Return what runs that can train together agree in; None if a run trains alone.
+
+    That is all but their attention and their members: the shapes of the parameters, too, to which
+    a deep value network adds some.
+    """
+    if why_not_mixed(config.model) is not None:
+        return None
+    with torch.device("meta"):
+        shapes = [list(p.shape) for p in Transformer(config.model).parameters()]
+    common = dataclasses.replace(config.model, attention="softmax")
+    tree = dataclasses.replace(config, model=common).to_tree() | {"members": []}
+    return fingerprint(tree | {"shapes": shapes})
+
+
 def build_cohort(
-    config: TrainConfig,
+    configs: Sequence[TrainConfig],
     evaluation: Evaluation,
     device: torch.device,
     prepare: Callable[[Population], None],
@@ -73,17 +130,18 @@ def build_cohort(
     *,
     compile: bool | None = None,
 ) -> Cohort:
-    """Return the members of a config; `prepare` takes the memory of those that fit together."""
-    task = config.build_task()
+    """Return the members of runs; `prepare` takes the memory of those that fit together."""
+    config, task = configs[0], configs[0].build_task()
 
-    def build(members: Sequence[Member], beside: Population | None) -> Population:
+    def build(models: Sequence[Model], beside: Population | None) -> Population:
         if device.type == "cuda":
             torch.compiler.reset()  # its limit of recompilations counts across populations
             torch.cuda.reset_peak_memory_stats(device)
         population = Population(
             task,
             config.model,
-            members,
+            [model.member for model in models],
+            attentions=[model.attention for model in models],
             total_steps=config.steps,
             batch_size=config.batch_size,
             device=device,
@@ -96,4 +154,5 @@ def build_cohort(
         prepare(population)
         return population
 
-    return Cohort(config.members, evaluation, build, say)
+    models = [Model(member, each.model.attention) for each in configs for member in each.members]
+    return Cohort(models, evaluation, build, say)

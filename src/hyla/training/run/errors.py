@@ -22,6 +22,10 @@ class RunBusyError(RunDirectoryError):
     """Another process is training this run."""
 
 
+class ApartError(RuntimeError):
+    """Runs that were to train together cannot."""
+
+
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written or used; those already there are untouched."""
 

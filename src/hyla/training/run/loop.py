@@ -1,4 +1,8 @@
-"""A run from wherever it stands to its end, whatever it trains, on one rank or many."""
+"""A run from wherever it stands to its end, whatever it trains, on one rank or many.
+
+Several runs can go the same way together, with one trainee for the models of all: each has its own
+directory, in which it looks as if it had been alone.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,16 +15,18 @@ import torch
 from rich.console import Console
 
 from hyla.training.compiling import keep_compiled
+from hyla.training.member import Member
 from hyla.training.run import branches
 from hyla.training.run.checkpoints.base import Checkpoints
 from hyla.training.run.crowding import Crowding
 from hyla.training.run.directory import RunDirectory
-from hyla.training.run.errors import CheckpointError
+from hyla.training.run.errors import ApartError, CheckpointError
 from hyla.training.run.events import Events
+from hyla.training.run.held import HeldRun
 from hyla.training.run.progress import Progress
 from hyla.training.run.ranks import Ranks
 from hyla.training.run.reading import directory_of, read_branch_scales, read_provenance
-from hyla.training.run.sinks import MetricSink, member_scalars
+from hyla.training.run.sinks import MetricSink
 from hyla.training.run.stop import Interrupted, Stopped, StopRequest
 from hyla.training.run.trainee import RunConfig, Trainee
 
@@ -49,8 +55,8 @@ def run_path(config: RunConfig, root: Path | str) -> Path:
     return directory_of(Path(root), run_name(config), config.to_tree())
 
 
-def run_to_the_end(
-    config: RunConfig,
+def runs_to_the_end(
+    configs: Sequence[RunConfig],
     build: Build,
     kind: type[Checkpoints],
     *,
@@ -60,76 +66,96 @@ def run_to_the_end(
     sinks: OpenSinks,
     until: int | None = None,
     screen: Console | None = None,
-) -> dict[str, Any]:
-    """Start or continue the run of `config` under `root` and return its summary.
+) -> list[dict[str, Any]]:
+    """Start or continue the runs of `configs` under `root` and return their summaries.
 
-    `build` makes what is trained; it gets the run's directory, on the first rank, which alone
-    writes, and a function to say something with. `kind` is that of its checkpoints.
+    `build` makes what is trained, the models of all; it gets the first run's directory, on the
+    first rank, which alone writes, and a function to say something with. `kind` is that of the
+    checkpoints.
 
-    A finished run is not trained again. Raises `Interrupted` after a signal, `max_seconds` or the
-    step `until`, with a checkpoint saved: the same call continues from it. Progress is shown on
-    `screen`, the terminal by default.
+    Finished runs are not trained again. Raises `Interrupted` after a signal, `max_seconds` or the
+    step `until`, with a checkpoint saved: the same call continues from it; and `ApartError` if the
+    runs are not at the same step. Progress is shown on `screen`, the terminal by default.
     """
-    names = [str(member) for member in config.members]
     with ExitStack() as stack:
         stack.enter_context(ranks)
-        held: list[RunDirectory] = []
-        open_sinks: list[MetricSink] = []
+        directories: list[RunDirectory] = []
+        open_sinks: list[Sequence[MetricSink]] = []
 
-        def open_run() -> tuple[Path, str, dict[str, Any] | None]:
-            run = RunDirectory.open(
-                Path(root), run_name(config), config.to_tree(), device=ranks.device
-            )
-            held.append(stack.enter_context(run))
-            if run.finished is None:
-                open_sinks.extend(sinks(run.path, names))
-                for sink in open_sinks:
-                    stack.callback(sink.close)
-            return run.path, run.fingerprint, run.finished
+        def open_runs() -> list[tuple[Path, str, dict[str, Any] | None]]:
+            for config in configs:
+                name, tree = run_name(config), config.to_tree()
+                run = RunDirectory.open(Path(root), name, tree, device=ranks.device)
+                directories.append(stack.enter_context(run))
+            if all(run.finished is None for run in directories):
+                for config, run in zip(configs, directories, strict=True):
+                    open_sinks.append(sinks(run.path, [str(member) for member in config.members]))
+                    for sink in open_sinks[-1]:
+                        stack.callback(sink.close)
+            return [(run.path, run.fingerprint, run.finished) for run in directories]
 
-        path, fingerprint, finished = ranks.on_first(open_run)
-        if finished is not None:
+        opened = ranks.on_first(open_runs)
+        finished = [summary for *_, summary in opened if summary is not None]
+        if len(finished) == len(configs):
             return finished
-        run = held[0] if ranks.first else None
+        if finished:
+            raise ApartError(f"{len(finished)} of them are finished")
         on_cpu = ranks.device.type == "cpu"
         if not on_cpu:
             keep_compiled(Path(root))
         stop = stack.enter_context(StopRequest(max_seconds=max_seconds))
         shown = screen or Console(quiet=not ranks.first)
-        progress = stack.enter_context(Progress(path.name, config.steps, names, shown))
-        trainee = build(run, progress.message)
+        names = [_name_among(configs, config, m) for config in configs for m in config.members]
+        title = " + ".join(path.name for path, *_ in opened)
+        progress = stack.enter_context(Progress(title, configs[0].steps, names, shown))
+
+        def hold(place: int) -> HeldRun:
+            config, (path, fingerprint, _) = configs[place], opened[place]
+            before = sum(len(other.members) for other in configs[:place])
+            return HeldRun(
+                config=config,
+                directory=directories[place] if ranks.first else None,
+                checkpoints=kind(path, fingerprint, ranks=ranks, say=progress.message),
+                sinks=open_sinks[place] if ranks.first else (),
+                models=slice(before, before + len(config.members)) if len(configs) > 1 else None,
+                beside=[path.name for path, *_ in opened[:place] + opened[place + 1 :]],
+            )
+
+        runs = [hold(place) for place in range(len(configs))]
+        trainee = build(runs[0].directory, progress.message)
         stack.callback(trainee.close)
         return _Loop(
-            config=config,
+            runs=runs,
+            names=names,
             trainee=trainee,
-            run=run,
-            checkpoints=kind(path, fingerprint, ranks=ranks, say=progress.message),
             ranks=ranks,
             stop=stop,
             progress=progress,
-            sinks=open_sinks,
             crowding=stack.enter_context(Crowding(progress.message)) if on_cpu else None,
-            until=config.steps if until is None else until,
+            until=configs[0].steps if until is None else until,
         ).run_all()
+
+
+def _name_among(configs: Sequence[RunConfig], config: RunConfig, member: Member) -> str:
+    return str(member) if len(configs) == 1 else f"{config.model.attention} {member}"
 
 
 @dataclass(kw_only=True)
 class _Loop:
-    """One process's share of a run."""
+    """One process's share of runs whose models train together."""
 
-    config: RunConfig
+    runs: Sequence[HeldRun]
+    names: Sequence[str]
     trainee: Trainee
-    run: RunDirectory | None
-    checkpoints: Checkpoints
     ranks: Ranks
     stop: StopRequest
     progress: Progress
-    sinks: Sequence[MetricSink]
     crowding: Crowding | None
     until: int
 
     def __post_init__(self):
-        self.names = [str(member) for member in self.config.members]
+        # How long they train and how they are watched is the same for all.
+        self.config = self.runs[0].config
         periods = (self.config.log_every, self.config.evaluation.every)
         self.events = Events(steps=self.config.steps, periods=periods)
         # Of all processes of this run: everything after the start-up, and the steps alone.
@@ -143,8 +169,8 @@ class _Loop:
 
     # --- the run ----------------------------------------------------------------------------------
 
-    def run_all(self) -> dict[str, Any]:
-        """Train to the end and return the summary, or raise `Interrupted`."""
+    def run_all(self) -> list[dict[str, Any]]:
+        """Train to the end and return each run's summary, or raise `Interrupted`."""
         self._resume()
         if self.trainee.step == 0:
             self._log_branches()
@@ -184,12 +210,11 @@ class _Loop:
             f"stopped at step {step} of {steps} ({reason}); {rest}", self.stop.reason
         )
 
-    def _on_directory(self, use: Callable[[RunDirectory], Any]) -> Any:
-        """Let the first rank use the run's directory, and all hear of it if that fails."""
+    def _on_directories(self, use: Callable[[HeldRun, RunDirectory], Any]) -> list[Any]:
+        """Let the first rank use each run's directory, and all hear of it if that fails."""
 
-        def on_first() -> Any:
-            assert self.run is not None
-            return use(self.run)
+        def on_first() -> list[Any]:
+            return [use(run, run.directory) for run in self.runs if run.directory is not None]
 
         return self.ranks.on_first(on_first)
 
@@ -239,7 +264,7 @@ class _Loop:
         losses = self.trainee.mean_losses()
         self.progress.update(step, losses=losses)
         record = {"loss": losses} | self._speed() | metrics
-        self._on_directory(lambda run: self._log(run, record))
+        self._on_directories(lambda run, _: self._log(run, record))
         self._announce_diverged()
 
     def _announce_diverged(self) -> None:
@@ -272,51 +297,57 @@ class _Loop:
             raise Stopped
 
     def _log_branches(self) -> None:
-        if self._on_directory(lambda run: read_branch_scales(run.path)) is not None:
+        known = self._on_directories(lambda _, directory: read_branch_scales(directory.path))
+        if None not in known:
             return
         scales = self.trainee.branch_scales(branches.INSTANCES)
-        attention = str(self.config.model.attention)
-        self._on_directory(
-            lambda run: branches.log_branches(
-                run, self.names, scales, attention=attention, say=self.progress.message
+        self._on_directories(
+            lambda run, directory: branches.log_branches(
+                directory,
+                run.names,
+                run.own(scales),
+                attention=str(run.config.model.attention),
+                say=self.progress.message,
             )
         )
 
-    def _log(self, run: RunDirectory, record: dict[str, list[float]]) -> None:
-        step = self.trainee.step
+    def _log(self, run: HeldRun, record: dict[str, list[float]]) -> None:
         seconds = round(time.monotonic() - self.started, 3)
-        run.log({"step": step, "seconds": seconds, **self.trainee.progress(), **record})
-        for sink in self.sinks:
-            sink.write(step, member_scalars(self.names, record))
+        run.log(self.trainee.step, {"seconds": seconds, **self.trainee.progress()}, record)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        found = self.checkpoints.latest()
-        if found is None:
-            self._on_directory(self._start_over)
+        found = [run.checkpoints.latest() for run in self.runs]
+        checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
+        if not checkpoints:
+            self._on_directories(lambda _, directory: self._start_over(directory))
             return
+        step, meta = checkpoints[0].step, checkpoints[0].meta
+        if len(checkpoints) < len(found) or any(each.step != step for each in checkpoints):
+            raise ApartError("they are not at the same step")
         state = self.trainee.tensors()
-        try:
-            self.checkpoints.read(found, state)
-        except ValueError as error:
-            raise CheckpointError(
-                f"{found.path} cannot be continued: {error}. Move the run directory away to start "
-                "anew, or use the version of hyla that wrote it."
-            ) from error
-        self.trainee.resume(found.step, state, found.meta)
-        self.seconds = found.meta["seconds"]
-        self.training_seconds = found.meta["training_seconds"]
+        for run, checkpoint in zip(self.runs, checkpoints, strict=True):
+            try:
+                run.checkpoints.read(checkpoint, run.own_tensors(state))
+            except ValueError as error:
+                raise CheckpointError(
+                    f"{checkpoint.path} cannot be continued: {error}. Move the run directory away "
+                    "to start anew, or use the version of hyla that wrote it."
+                ) from error
+        self.trainee.resume(step, state, meta)
+        self.seconds = meta["seconds"]
+        self.training_seconds = meta["training_seconds"]
         # Its losses still stand in the checkpoint, so whatever a later process logged of that step
         # is logged again: only then do the losses after it start from zero.
-        logged = found.step - 1 if self._evaluation_was_interrupted() else found.step
-        last = self.events.last(logged)
-        self._on_directory(lambda run: run.rewind(logged, last=last, warn=self.progress.message))
-        self.progress.message(f"continuing from step {found.step}")
+        logged = step - 1 if self._evaluation_was_interrupted() else step
+        last, warn = self.events.last(logged), self.progress.message
+        self._on_directories(lambda _, directory: directory.rewind(logged, last=last, warn=warn))
+        self.progress.message(f"continuing from step {step}")
 
-    def _start_over(self, run: RunDirectory) -> None:
-        run.rewind(-1)
-        if len(read_provenance(run.path)) > 1:
+    def _start_over(self, directory: RunDirectory) -> None:
+        directory.rewind(-1)
+        if len(read_provenance(directory.path)) > 1:
             self.progress.message("no checkpoint was saved before: starting again from step 1")
 
     def _evaluation_was_interrupted(self) -> bool:
@@ -333,46 +364,37 @@ class _Loop:
 
     def _save(self) -> None:
         began = time.monotonic()
-        self._on_directory(lambda run: run.sync())
+        self._on_directories(lambda _, directory: directory.sync())
         clocks = {"seconds": began - self.started, "training_seconds": self.training_seconds}
-        meta = clocks | self.trainee.meta()
-        self.checkpoints.save(self.trainee.step, self.trainee.tensors(), meta)
+        meta, tensors = clocks | self.trainee.meta(), self.trainee.tensors()
+        for run in self.runs:
+            run.checkpoints.save(self.trainee.step, run.own_tensors(tensors), meta)
         self.saved = time.monotonic()
         self.save_seconds = self.saved - began
 
-    def _finish(self) -> dict[str, Any]:
-        """Score every member on the full evaluation sets and mark the run as complete."""
+    def _finish(self) -> list[dict[str, Any]]:
+        """Score every member on the full evaluation sets and mark the runs as complete."""
         self._save()  # a stop or kill during the long evaluation loses no training
         try:
             metrics = self._evaluate(final=True)
         except Stopped:
             raise self._interrupted() from None
         diverged = self.trainee.diverged_at()
-        members = [
-            {
-                **vars(member),
-                "diverged_at": diverged[i],
-                "metrics": {name: values[i] for name, values in metrics.items()},
-            }
-            for i, member in enumerate(self.config.members)
+        models = [
+            {"diverged_at": diverged[i], "metrics": {name: v[i] for name, v in metrics.items()}}
+            for i in range(len(self.names))
         ]
+        common = {
+            "steps": self.trainee.step,
+            **self.trainee.progress(),
+            "seconds": time.monotonic() - self.started,
+            "training_seconds": self.training_seconds,
+            **self.trainee.summary(self.training_seconds),
+        }
 
-        def finish(run: RunDirectory) -> dict[str, Any] | None:
-            # A process killed after this point has left the record, with the same numbers. One with
-            # a training loss is that of a usual evaluation, on which a run may end early.
-            last = [record for record in run.metrics()[-1:] if "loss" not in record]
-            if not any(metrics.keys() <= record.keys() for record in last):
+        def finish(run: HeldRun, _: RunDirectory) -> dict[str, Any] | None:
+            if not run.has_final_record(metrics):
                 self._log(run, metrics)
-            run.finish(
-                {
-                    "steps": self.trainee.step,
-                    **self.trainee.progress(),
-                    "seconds": time.monotonic() - self.started,
-                    "training_seconds": self.training_seconds,
-                    **self.trainee.summary(self.training_seconds),
-                    "members": members,
-                }
-            )
-            return run.finished
+            return run.finish(common, models)
 
-        return self._on_directory(finish)
+        return self._on_directories(finish)
