@@ -131,7 +131,6 @@ JOBS = (
         why="5, 10 and 40 M instances: does HYLA gain from data as softmax does?",
         asked=("cross",),
         only={"steps": ["39062", "78125", "312500"]},
-        seeds=1,
     ),
     Job(
         name="cross-depth",
@@ -233,7 +232,7 @@ def states(jobs: Sequence[Job], *, scale: str, root: Path, out: Path | None) -> 
     for job in jobs:
         work = Reproduction(names=job.asked, root=root, out=out, **job.options(scale))
         models = finished = steps = 0
-        seconds = 0.0
+        left = []
         for share in work.plan():
             members = share.config.members
             models += len(members)
@@ -245,9 +244,9 @@ def states(jobs: Sequence[Job], *, scale: str, root: Path, out: Path | None) -> 
             planned |= {(key, member) for member in new}
             if new:
                 rest = dataclasses.replace(share.config, members=new)
-                rest = dataclasses.replace(share, config=rest)
+                left.append(dataclasses.replace(share, config=rest))
                 steps += len(new) * (share.config.steps - share.step)
-                seconds += sum(work.seconds([rest], torch.device("cuda")))
+        seconds = sum(work.seconds(left, torch.device("cuda")))
         found.append(State(models=models, finished=finished, model_steps=steps, seconds=seconds))
     return found
 
@@ -255,7 +254,7 @@ def states(jobs: Sequence[Job], *, scale: str, root: Path, out: Path | None) -> 
 def _show(jobs: Sequence[Job], found: Sequence[State]) -> None:
     numeric = ("models", "finished", "model-steps", "minutes")
     shown = table(
-        "Left to be trained, and the estimated minutes of an H200, one population after the other",
+        "Left to be trained, and the estimated minutes of an H200, one job after the other",
         *("job", *numeric, "what for"),
         numeric=numeric,
     )

@@ -106,7 +106,7 @@ def reproduce(
     seconds = job.seconds(shares, where)
     if dry_run:
         screen.show(_populations(shares, seconds))
-    title = f"{job.conditions}: estimates for one population after the other on {where.type}"
+    title = f"{job.conditions}: estimates for one process on {where.type}"
     screen.show(_costs(title, job.costs(shares, seconds, where)))
     screen.say(
         "The estimates are of training steps alone: evaluation, measuring and report come on top."

@@ -85,10 +85,12 @@ _FLOAT32 = {"fuzzy": 4.6, "sraven": 3.9}
 _LIKE_OTHERS = "sraven"  # what a task that was not timed is taken to be, up to its arithmetic
 
 
-def seconds_for(config: TrainConfig, *, device: str, done: int = 0) -> float:
+def seconds_for(
+    config: TrainConfig, *, device: str, done: int = 0, among: int | None = None
+) -> float:
     """Return the estimated seconds of the population from step `done` to its end.
 
-    `device` is cuda or cpu.
+    `device` is cuda or cpu. Where it trains as a part of `among` models, its part of the time.
     """
     timed = config.task_name if config.task_name in _FLOAT32 else _LIKE_OTHERS
     speed = SPEEDS[device, timed]
@@ -103,7 +105,9 @@ def seconds_for(config: TrainConfig, *, device: str, done: int = 0) -> float:
     latency = speed.latency * config.model.num_layers / base.model.num_layers
     if device == "cuda" and config.precision == "float32":
         work, latency = (part * _FLOAT32[timed] for part in (work, latency))
-    return speed.start_up + steps * (latency + len(config.members) * work)
+    models = len(config.members)
+    part = models / (among or models)
+    return part * (speed.start_up + steps * latency) + steps * models * work
 
 
 def language_seconds(tokens: Mapping[str, int]) -> float:

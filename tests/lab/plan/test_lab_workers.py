@@ -1,5 +1,6 @@
-"""Several processes train what one would, and one population's failure is not the others'."""
+"""Whoever trains populations, and beside which others, one's failure is not the others'."""
 
+import dataclasses
 import math
 import os
 import signal
@@ -8,8 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from hyla.lab.methods import expand
+from hyla.lab.plan.companies import companies
 from hyla.lab.plan.shares import Share, plan
 from hyla.lab.plan.workers import train_shares
 from hyla.results.runs import read_runs
@@ -39,7 +42,7 @@ def test_a_failure_does_not_stop_the_others(tmp_path: Path, workers: int, capfd)
     first, *others = _shares(tmp_path)
     lines: list[str] = []
     outcome = train_shares(
-        [_unusable(first), *others],
+        [[share] for share in (_unusable(first), *others)],
         root=tmp_path,
         device="cpu",
         workers=workers,
@@ -70,7 +73,12 @@ def test_a_signal_reaches_the_workers_and_they_are_continued(tmp_path: Path):
     threading.Thread(target=terminate_once_two_train, daemon=True).start()
     with pytest.raises(Interrupted, match="3 of 3 populations unfinished") as stop:
         train_shares(
-            long, root=tmp_path, device="cpu", workers=2, max_seconds=300, say=lambda line: None
+            [[share] for share in long],
+            root=tmp_path,
+            device="cpu",
+            workers=2,
+            max_seconds=300,
+            say=lambda line: None,
         )
     assert stop.value.reason == "SIGTERM"
     again = _shares(tmp_path, set={"steps": 100_000})
@@ -80,10 +88,79 @@ def test_a_signal_reaches_the_workers_and_they_are_continued(tmp_path: Path):
 def test_time_is_up_before_anything_began(tmp_path: Path):
     with pytest.raises(Interrupted, match="time limit"):
         train_shares(
-            _shares(tmp_path),
+            [[share] for share in _shares(tmp_path)],
             root=tmp_path,
             device="cpu",
             workers=2,
             max_seconds=0,
             say=lambda line: None,
         )
+
+
+# --- populations that train as one ----------------------------------------------------------------
+
+
+def _train_here(companies: list[list[Share]], root: Path, max_seconds=math.inf):
+    lines: list[str] = []
+    outcome = train_shares(
+        companies,
+        root=root,
+        device="cpu",
+        workers=1,
+        max_seconds=max_seconds,
+        say=lines.append,
+    )
+    return outcome, lines
+
+
+def test_a_company_trains_as_one_and_each_has_its_own_run(tmp_path: Path):
+    outcome, lines = _train_here([_shares(tmp_path)], tmp_path)
+    assert outcome.failures == outcome.busy == []
+    [line] = lines
+    assert line.startswith("populations 1 to 3 of 3, as one: ")
+    runs = read_runs(tmp_path)
+    assert [run.config["model"]["attention"] for run in runs] == ["hyla", "linear", "softmax"]
+    for run in runs:
+        assert run.summary is not None
+        assert set(run.summary["beside"]) == {other.path.name for other in runs} - {run.path.name}
+        [checkpoint] = run.path.glob("checkpoint-*.safetensors")
+        assert not any("moment" in name for name in load_file(checkpoint)), "needed by nobody now"
+
+
+def test_what_cannot_train_as_one_trains_one_after_the_other(tmp_path: Path, capfd):
+    first, *others = _shares(tmp_path)
+    outcome, lines = _train_here([[_unusable(first), *others]], tmp_path)
+    assert any("not as one, but one after the other" in line for line in lines)
+    [failure] = outcome.failures
+    assert first.path.name in failure
+    assert [run.summary is not None for run in read_runs(tmp_path)] == [True, True]
+
+
+def test_a_company_that_was_stopped_goes_on_as_one(tmp_path: Path):
+    long = {"set": {"steps": 100_000}}
+    with pytest.raises(Interrupted, match=r"^populations 1 to 3 of 3, as one.*time limit"):
+        _train_here([_shares(tmp_path, **long)], tmp_path, max_seconds=4)
+    again = _shares(tmp_path, **long)
+    assert len({share.step for share in again}) == 1
+    assert again[0].step > 0
+    assert [len(company) for company in companies(again, lambda config: 8)] == [3]
+
+
+def test_companies_are_of_those_that_differ_in_attention_alone(tmp_path: Path):
+    methods = ["hyla", "softmax", "hyla_deep", "linear", "hyla_plus_softmax"]
+    grid = {"model.attention": methods, "members.seed": [0, 1]}
+    shares = _shares(tmp_path, grid=grid)
+
+    def of(most: int) -> list[list[str]]:
+        found = companies(shares, lambda config: most)
+        return [[str(share.config.model.attention) for share in company] for company in found]
+
+    assert of(8) == [["hyla", "softmax", "linear", "hyla_plus_softmax"], ["hyla_deep"]]
+    assert of(5) == [["hyla", "softmax"], ["hyla_deep"], ["linear", "hyla_plus_softmax"]]
+    assert of(1) == [[method] for method in methods]
+    # Nothing is left to train of what only lacks scores.
+    last = dataclasses.replace(shares[0], step=shares[0].config.steps)
+    assert companies([last, last], lambda config: 8) == [[last], [last]]
+    # And what stands at another step goes its own way.
+    further = dataclasses.replace(shares[1], step=1)
+    assert companies([shares[0], further], lambda config: 8) == [[shares[0]], [further]]

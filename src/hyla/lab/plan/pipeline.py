@@ -14,6 +14,7 @@ import torch
 
 from hyla._errors import BusyError, UnfinishedError
 from hyla.lab.methods import Method
+from hyla.lab.plan.companies import companies
 from hyla.lab.plan.population_size import measured_size
 from hyla.lab.plan.shares import Share, finished_rows, plan
 from hyla.lab.plan.slurm import SlurmJobs, SlurmOptions, submit, wait_for
@@ -210,6 +211,12 @@ class Job(Launch, ABC):
                 return size
         return self.usual_population
 
+    def companies(self, shares: Sequence[Share], device: torch.device) -> list[list[Share]]:
+        """Return what trains as one population: where one process has a GPU, more than one."""
+        if device.type == "cpu" or self.launcher != "local" or self.workers > 1:
+            return [[share] for share in shares]
+        return companies(shares, lambda config: self._together(config, measuring=None))
+
     def run(self, watch: Watch, shares: Sequence[Share] | None = None) -> Outcome:
         """Train what is missing, and collect what is finished; `shares` is a plan just made.
 
@@ -228,7 +235,7 @@ class Job(Launch, ABC):
         elif unfinished:
             try:
                 trained = train_shares(
-                    unfinished,
+                    self.companies(unfinished, resolve_device(self.device)),
                     root=self.root,
                     device=self.device,
                     workers=self.workers,

@@ -15,6 +15,7 @@ from hyla.lab.estimate import seconds_for
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import NotAvailableError
 from hyla.lab.methods import Effort, Method, check_only, methods_of, titled, together
+from hyla.lab.plan.companies import models_of
 from hyla.lab.plan.measure import collect_ceilings, measure
 from hyla.lab.plan.pipeline import Job, Launch, Outcome, Watch
 from hyla.lab.plan.shares import Share, plan
@@ -42,7 +43,7 @@ class Cost(NamedTuple):
     """None of them where a measurement trains what it needs, or nothing is trained."""
     finished: int
     seconds: float
-    """Estimated, for the steps that are left, one population after the other, and on a GPU for
+    """Estimated, for the steps that are left, by one process, and on a GPU for
     what a measurement trains."""
 
 
@@ -131,12 +132,15 @@ class Reproduction(LabLaunch, Job, Extent):
 
     def seconds(self, shares: Sequence[Share], device: torch.device) -> list[float]:
         """Return the estimated seconds that the training of each share still takes on a device."""
-        return [
-            0.0
-            if share.finished
-            else seconds_for(share.config, device=device.type, done=share.step)
-            for share in shares
-        ]
+        unfinished = [share for share in shares if not share.finished]
+        seconds = {
+            share.path: seconds_for(
+                share.config, device=device.type, done=share.step, among=models_of(company)
+            )
+            for company in self.companies(unfinished, device)
+            for share in company
+        }
+        return [0.0 if share.finished else seconds[share.path] for share in shares]
 
     def costs(
         self, shares: Sequence[Share], seconds: Sequence[float], device: torch.device

@@ -1,4 +1,4 @@
-"""Several populations at once: on several GPUs, or several on one that a single would not fill.
+"""Populations one after the other, or several at once: by workers, for instance on several GPUs.
 
 Each worker is a process that trains one population after the other. Their output goes to files;
 this process deals out the work, says what happens, and passes a stop on to them.
@@ -13,13 +13,14 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from hyla.lab.plan.shares import Share
 from hyla.results.scoring import score_rest
 from hyla.results.trimming import drop_optimiser_state
-from hyla.training import Interrupted, train
+from hyla.training import Interrupted, train, train_together
 from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunBusyError
 from hyla.training.run.reading import read_finished
@@ -60,7 +61,7 @@ def complete(share: Share, *, device: str, max_seconds: float = math.inf) -> str
 
 
 def train_shares(
-    shares: Sequence[Share],
+    companies: Sequence[Sequence[Share]],
     *,
     root: Path,
     device: str,
@@ -68,13 +69,14 @@ def train_shares(
     max_seconds: float,
     say: Callable[[str], None],
 ) -> Trained:
-    """Train the shares with `workers` processes, or in this one.
+    """Train shares with `workers` processes, each alone, or in this one, each company as one.
 
     A population that fails does not keep the others from being trained. Raises `Interrupted` after
     a signal or `max_seconds`, with everything so far on disk.
     """
     if workers == 1:
-        return _train_here(shares, device=device, max_seconds=max_seconds, say=say)
+        return _train_here(companies, device=device, max_seconds=max_seconds, say=say)
+    shares = list(chain.from_iterable(companies))
     waiting = list(enumerate(shares, start=1))
     outcome = Trained()
     with StopRequest(max_seconds=max_seconds) as stop:
@@ -111,24 +113,70 @@ def train_shares(
 
 
 def _train_here(
-    shares: Sequence[Share], *, device: str, max_seconds: float, say: Callable[[str], None]
+    companies: Sequence[Sequence[Share]],
+    *,
+    device: str,
+    max_seconds: float,
+    say: Callable[[str], None],
 ) -> Trained:
     deadline = time.monotonic() + max_seconds
     outcome = Trained()
-    for number, share in enumerate(shares, start=1):
-        place = f"population {number} of {len(shares)}: {share.method}"
-        say(f"{place} ({share.state})")
+    count, number = sum(len(company) for company in companies), 1
+    for company in companies:
+        place = _place(company, number, count)
+        number += len(company)
+        say(f"{place} ({company[0].state})")
         try:
-            complete(share, device=device, max_seconds=deadline - time.monotonic())
-        except RunBusyError as error:
-            say(_left_to_another(error))
-            outcome.busy.append(share)
+            if len(company) > 1:
+                _train_as_one(company, device, deadline, say)
+            for share in company:
+                _complete_here(share, device, deadline, outcome, say)
         except Interrupted as stop:
             raise Interrupted(f"{place}: {stop}", stop.reason) from stop
-        except Exception as error:
-            traceback.print_exc()
-            outcome.failures.append(_failure(share, _last_line(error)))
     return outcome
+
+
+def _place(company: Sequence[Share], number: int, count: int) -> str:
+    """Say which of all populations these are."""
+    methods = " + ".join(str(share.method) for share in company)
+    if len(company) == 1:
+        return f"population {number} of {count}: {methods}"
+    return f"populations {number} to {number + len(company) - 1} of {count}, as one: {methods}"
+
+
+def _train_as_one(
+    company: Sequence[Share], device: str, deadline: float, say: Callable[[str], None]
+) -> None:
+    """Train a company, and leave its populations to be trained alone where that cannot be done."""
+    try:
+        train_together(
+            [share.config for share in company],
+            root=company[0].path.parent,
+            device=device,
+            max_seconds=deadline - time.monotonic(),
+        )
+    except Interrupted:
+        raise
+    except Exception as error:
+        if not isinstance(error, RunBusyError):
+            traceback.print_exc()
+        say(f"not as one, but one after the other: {_last_line(error)}")
+
+
+def _complete_here(
+    share: Share, device: str, deadline: float, outcome: Trained, say: Callable[[str], None]
+) -> None:
+    """Train, as far as it is not, and score a share; note what is not finished."""
+    try:
+        complete(share, device=device, max_seconds=deadline - time.monotonic())
+    except RunBusyError as error:
+        say(_left_to_another(error))
+        outcome.busy.append(share)
+    except Interrupted:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        outcome.failures.append(_failure(share, _last_line(error)))
 
 
 def _left_to_another(error: RunBusyError) -> str:
