@@ -74,7 +74,7 @@ struct Work {
     // In which of the queries a head sees the key.
     Which seen(int head, long k) const {
         Which pairs = seen(k);
-        if (BIASED && BIAS_MASKS) pairs &= bias_of(head, k) >= -LARGEST;
+        if (BIASED && BIAS_MASKS) pairs &= ~(bias_of(head, k) < -LARGEST);  // NaN masks nothing
         return pairs;
     }
     Vector multiplier(long k) const {
