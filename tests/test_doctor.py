@@ -13,8 +13,9 @@ from hyla.attention import attention
 from hyla.attention.spec import RECOMMENDED
 from hyla.cli import main
 from hyla.doctor import checks, installation
-from hyla.doctor.checks import run_checks
-from hyla.doctor.kernels import CASES, kernel_findings
+from hyla.doctor.checks import Check, run_checks
+from hyla.doctor.examination import _print_checks, _print_kernels
+from hyla.doctor.kernels import CASES, KernelFinding, kernel_findings
 from hyla.training.run.reading import read_branch_scales
 from tiny_text import tiny_corpus
 
@@ -41,6 +42,15 @@ def test_the_text_says_the_same(capsys):
     shown = capsys.readouterr().out
     for part in ("Versions and devices", "Optional parts", "Fused kernels", "All is well."):
         assert part in shown
+
+
+def test_names_leave_what_is_said_of_them_in_its_column(capsys):
+    checked = [f"kernel, {case.name}" for case in CASES]
+    _print_kernels(KernelFinding(case=c.name, kernel=None, reason="") for c in CASES)
+    _print_checks(Check(name=name, passed=True, detail="", seconds=0) for name in checked)
+    shown = capsys.readouterr().out.splitlines()
+    for word in ("no:", "ok:"):
+        assert len({line.index(word) for line in shown if f" {word}" in line}) == 1
 
 
 @on_cpu_alone
