@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hyla.attention import attention
+from hyla.attention.kernels.cpu import compiler
 from hyla.attention.spec import RECOMMENDED
 from hyla.cli import main
 from hyla.doctor import checks, installation
@@ -58,8 +59,9 @@ def test_why_no_kernel_runs_is_said():
     findings = list(kernel_findings(CPU))
     assert len(findings) == len(CASES)
     taken = [finding.case for finding in findings if finding.kernel is not None]
-    assert [case.split(":")[0] for case in taken] == ["SRAVEN", "fuzzy logic"]
-    assert {finding.reason for finding in findings} == {"", "torch sees no CUDA device"}
+    on_this = ["SRAVEN", "fuzzy logic"] if compiler.why_unavailable() is None else []
+    assert [case.split(":")[0] for case in taken] == on_this
+    assert {f.reason for f in findings if f.kernel is None} == {"torch sees no CUDA device"}
 
 
 def _off_by_a_thousandth(*inputs, **options):
