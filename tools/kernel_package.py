@@ -1,11 +1,12 @@
-"""Write the kernels as a package of the Hugging Face kernels format: pure Python, CUDA sources.
+"""Write the kernels as a package of the Hugging Face kernels format: Python, CUDA and C++ sources.
 
     make kernel-package                            dist/hyla-attention
     python tools/kernel_package.py FOLDER
 
-There is no build step: the sources are compiled where they run, by NVRTC. A package may be loaded
-from anywhere, several versions in one process, so it imports itself relatively, registers its
-operators under a name that is its own, and takes nothing but torch and the standard library.
+There is no build step: the sources are compiled where they run, by NVRTC or, on a CPU, by its C++
+compiler. A package may be loaded from anywhere, several versions in one process, so it imports
+itself relatively, registers its operators under a name that is its own, and takes nothing but torch
+and the standard library.
 """
 
 import argparse
@@ -80,8 +81,10 @@ tags: [kernels]
 
 HYLA and the rest of its attention family, with fused kernels for NVIDIA GPUs that are compiled
 when they are first used (NVRTC comes with torch). Elsewhere the same numbers come from PyTorch's
-own operations. In a model of transformers: `attn_implementation="OWNER/{NAME}"`, and the config's
-field `hyla_attention` names the member of the family.
+own operations, or with `backend="fused"` and heads up to 16 in float32 from a kernel that the
+machine's C++ compiler makes. In a model of transformers:
+`attn_implementation="OWNER/{NAME}"`, and the config's field `hyla_attention` names the member of
+the family.
 """
 
 

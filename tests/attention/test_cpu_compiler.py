@@ -1,6 +1,9 @@
 """What compiles the kernel on a CPU: it keeps what it made, and says why it could make nothing."""
 
 import ctypes
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -108,6 +111,19 @@ def test_a_temporary_folder_whose_files_may_not_be_run_does_not_matter(monkeypat
     (tmp_path / "hyla").write_text("in the way")
     with pytest.raises(compiler.CompilerError, match=r"cannot be built: .*failed to map"):
         number()
+
+
+def test_a_locale_of_ascii_does_not_matter():
+    program = "from hyla.attention.kernels.cpu import compiler; print(compiler.why_unavailable())"
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | ascii_only,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("None\n", 0), done.stderr
 
 
 # ------------------------------------------------------------------ why there is none

@@ -116,6 +116,16 @@ def test_relu_hides_no_nan(monkeypatch):
     small.test_relu_hides_no_nan("hidden", monkeypatch)
 
 
+@pytest.mark.parametrize("bias_masks", [True, False])
+def test_a_bias_of_nan_is_not_taken_for_a_mask(bias_masks):
+    q, k, v = torch.randn(3, 1, 5, 4, 4)
+    bias = torch.zeros(1, 4, 5, 5)
+    bias[0, 1, 2, 3] = float("nan")
+    y = attention(q, k, v, bias=bias, bias_masks=bias_masks, backend="fused")
+    assert y.isnan().all(dim=(0, 2, 3)).tolist() == [False, False, True, False, False]
+    assert not y[:, [0, 1, 3, 4]].isnan().any()
+
+
 @pytest.mark.parametrize(("B", "Tq", "Tk"), [(0, 3, 3), (2, 0, 3), (2, 3, 0)])
 def test_empty_axes(B, Tq, Tk, monkeypatch):
     small.test_empty_axes(small.SOFTMAX, B, Tq, Tk, monkeypatch)

@@ -12,6 +12,7 @@ from hyla.attention import PRESETS, attention, explain
 from hyla.attention.explanation import PATHS
 from hyla.attention.kernels import choice, large_head, small_head
 from hyla.attention.kernels.choice import KERNELS
+from hyla.attention.kernels.cpu import compiler
 from hyla.cli import main
 
 WIDE: dict[str, Any] = {"size": 32, "value_size": 32}
@@ -27,11 +28,17 @@ def test_on_a_cpu_the_reference_and_why():
     found = explain(q, k, v)
     assert found.path == "reference"
     assert found.reason.endswith("q is on cpu")
-    on_this, *_, elsewhere = found.faster
+    assert DEVICE in found.faster[-1]
+    assert str(found).splitlines()[0].startswith("path: reference (the equations")
+
+
+@pytest.mark.skipif(compiler.why_unavailable() is not None, reason="needs a C++ compiler")
+def test_on_a_cpu_with_a_compiler_a_kernel_and_how_to_get_it():
+    q, k, v, _ = operands("hyla")
+    on_this, elsewhere = explain(q, k, v).faster
     assert on_this == "backend='fused'"
     assert DEVICE in elsewhere
     assert explain(q, k, v, backend="fused").path == "small_head_cpu"
-    assert str(found).splitlines()[0].startswith("path: reference (the equations")
 
 
 def test_what_no_device_would_change_is_said():

@@ -297,3 +297,8 @@ def test_a_kernel_that_a_cpu_does_not_have_is_refused_with_its_reason(model, pre
 @pytest.mark.skipif(compiler.why_unavailable() is not None, reason="needs a C++ compiler")
 def test_a_kernel_that_a_cpu_has_may_be_asked_for():
     with_model(tiny_config(), backend="fused").check_device(CPU)
+
+
+@pytest.mark.skipif(compiler.why_unavailable() is not None, reason="needs a C++ compiler")
+def test_a_width_factor_leaves_heads_small_enough_for_their_kernel():
+    with_model(tiny_config(), backend="fused", width_factor=16).check_device(CPU)

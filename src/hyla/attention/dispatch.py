@@ -34,10 +34,10 @@ _MADE_OF = {
 _WITHOUT_A_KERNEL = {
     ("softmax", "linear"): (
         "scaled_dot_product_attention",
-        softmax.why_unsupported,
+        softmax.applies,
         softmax.fused_softmax_attention,
     ),
-    ("none", "linear"): ("linear_time", linear.why_unsupported, linear.linear_time_attention),
+    ("none", "linear"): ("linear_time", linear.applies, linear.linear_time_attention),
 }
 
 
@@ -144,8 +144,8 @@ def _path_of_member(
         return "attention dropout (a code multiplier) that differs between heads has no kernel"
     other = _WITHOUT_A_KERNEL.get((normalisation, spec.value))
     if other is not None and packing is None and paging is None and code_multiplier is None:
-        name, why_unsupported, attend = other
-        if why_unsupported(q, k, v, bias=bias, mask=mask, causal=causal) is None:
+        name, applies, attend = other
+        if applies(q, k, v, bias=bias, mask=mask, causal=causal):
 
             def attend_and_finish() -> Tensor:
                 out = attend(q, k, v, causal=causal, scale=scale)

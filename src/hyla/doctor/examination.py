@@ -71,7 +71,7 @@ def _print_checks(checks: Iterable[Check]) -> bool:
     healthy = True
     for check in checks:
         verdict = "ok" if check.passed else "FAILED"
-        _row(check.name, f"{verdict}: {check.detail} ({check.seconds:.1f} s)", width=38)
+        _row(check.name, f"{verdict}: {check.detail} ({check.seconds:.1f} s)", width=45)
         healthy &= check.passed
     print(
         "\nAll is well."

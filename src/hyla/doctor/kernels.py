@@ -56,8 +56,8 @@ CASES = (
     Case("fuzzy logic: 8 heads of 2, float32", 8, 2, *_SHORT, _FLOAT32, bias=True),
     Case("language: 8 heads of 64, bfloat16", 8, 64, *_LONG, _BFLOAT16, causal=True),
     Case("language: 8 heads of 64, float32", 8, 64, *_LONG, _FLOAT32, causal=True),
-    Case("8 heads of 64, softmax of RMSHead, bfloat16", 8, 64, *_LONG, _BFLOAT16, attention=_LAST),
-    Case("8 heads of 64, softmax of RMSHead, float32", 8, 64, *_LONG, _FLOAT32, attention=_LAST),
+    Case("softmax last: 8 heads of 64, bfloat16", 8, 64, *_LONG, _BFLOAT16, attention=_LAST),
+    Case("softmax last: 8 heads of 64, float32", 8, 64, *_LONG, _FLOAT32, attention=_LAST),
     Case("decoding: 8 heads of 64, bfloat16", 8, 64, 1, 131, _BFLOAT16, gradients=False),
 )
 

@@ -16,8 +16,9 @@ def fused_path(
     Nothing is computed.
     """
     dtype = autocast_dtype(precision) or torch.float32
-    heads, key_heads = model.num_heads, model.key_heads
-    qk_width, v_width = (model.width_factor * x // heads for x in (model.qk_dim, model.v_dim))
+    # A factor makes heads more, and not wider.
+    heads, key_heads = (model.width_factor * n for n in (model.num_heads, model.key_heads))
+    qk_width, v_width = (x // model.num_heads for x in (model.qk_dim, model.v_dim))
 
     def unread(heads: int, width: int) -> torch.Tensor:
         return torch.empty(1, dtype=dtype, device=device).expand(1, tokens, heads, width)

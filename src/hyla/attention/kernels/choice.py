@@ -34,7 +34,7 @@ KERNELS: Mapping[str, Kernel] = {
 }
 
 # Every other kernel is taken only once it was measured, and only on such GPUs.
-_TAKEN_UNMEASURED = ("small_head", "decode", "small_head_cpu")
+_TAKEN_UNMEASURED = ("small_head", "decode")
 _MEASURED_ON = (9, 0)  # compute capability of the table's GPU, an H200
 
 

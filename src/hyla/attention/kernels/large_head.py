@@ -97,12 +97,12 @@ def _sums_rows(call: Call) -> bool:
 def _rows_by_flash(call: Call) -> bool:
     """Say whether flash attention makes them: of raw scores, without masks, beside tensor cores."""
     masked = call.bias is not None or call.padding is not None or call.packing is not None
-    causal = call.formula.causal
     return (
         call.formula.value == "hidden"
         and call.multiplier is None
         and call.formula.normalisation != _RMS_FIRST
-        and softmax_rows.why_unsupported(call.q, call.k, causal=causal, masked=masked) is None
+        and not masked
+        and softmax_rows.known(call.q, call.k, causal=call.formula.causal)
         and not takes_plain(call.q, ("forward", *_BACKWARD), "hidden")
     )
 

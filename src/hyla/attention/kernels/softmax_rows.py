@@ -15,18 +15,12 @@ from torch import Tensor
 _MOST_BATCH = 65_535  # a dimension of their grid
 
 
-def why_unsupported(q: Tensor, k: Tensor, *, causal: bool, masked: bool) -> str | None:
-    """Say why flash attention cannot compute these rows, or return None if it can."""
-    if masked:
-        return "with a softmax it takes neither bias nor padding nor packed sequences"
-    if causal and q.shape[1] not in (1, k.shape[1]):
-        # Theirs lets the first query see the first key; ours, the last the last.
-        return "a causal softmax takes one query or as many as there are keys"
-    if q.shape[0] > _MOST_BATCH:
-        return f"a softmax takes a batch of up to {_MOST_BATCH}, got {q.shape[0]}"
-    if q.device.type == "cuda" and not _is_built():
-        return "a softmax needs a PyTorch that was built with flash attention"
-    return None
+def known(q: Tensor, k: Tensor, *, causal: bool) -> bool:
+    """Say whether flash attention can compute the rows of these, without bias and padding."""
+    # Theirs lets the first query see the first key; ours, the last the last.
+    aligned = not causal or q.shape[1] in (1, k.shape[1])
+    built = q.device.type != "cuda" or _is_built()
+    return aligned and q.shape[0] <= _MOST_BATCH and built
 
 
 @torch.compiler.assume_constant_result

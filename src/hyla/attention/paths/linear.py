@@ -17,7 +17,7 @@ CHUNK = 128
 MIN_WIDTH = 32
 
 
-def why_unsupported(
+def applies(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -25,20 +25,11 @@ def why_unsupported(
     bias: Tensor | DistanceBias | None,
     mask: Tensor | None,
     causal: bool,
-) -> str | None:
-    """Say why sums of keys and values cannot compute this, or return None if they can.
-
-    What they cannot, a fused softmax cannot either.
-    """
-    if q.shape[-1] < MIN_WIDTH:
-        return (
-            f"softmax and linear attention need no kernel of ours with heads of {MIN_WIDTH} or more"
-        )
-    if bias is not None or mask is not None:
-        return "linear attention and fused softmax take neither a bias nor a mask other than causal"
-    if causal and q.shape[1] not in (1, k.shape[1]):
-        return "causal linear attention or softmax takes one query or as many as there are keys"
-    return None
+) -> bool:
+    """Say whether sums of keys and values can compute this; else a fused softmax cannot either."""
+    masked = bias is not None or mask is not None
+    aligned = not causal or q.shape[1] in (1, k.shape[1])
+    return q.shape[-1] >= MIN_WIDTH and not masked and aligned
 
 
 def linear_time_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:

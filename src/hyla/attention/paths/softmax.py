@@ -11,11 +11,11 @@ from hyla.attention.kernels.gradients import why_not_forward_mode
 from hyla.attention.paths import linear
 
 
-def why_unsupported(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> str | None:
-    """Say why PyTorch's kernels cannot compute this, or return None if they can."""
+def applies(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> bool:
+    """Say whether PyTorch's kernels can compute this."""
     # Causal with fewer queries than keys, theirs lets the first query see the first key; ours, the
     # last the last.
-    return linear.why_unsupported(q, k, v, **options) or why_not_forward_mode(q, k, v)
+    return linear.applies(q, k, v, **options) and why_not_forward_mode(q, k, v) is None
 
 
 def fused_softmax_attention(

@@ -109,9 +109,20 @@ def _opened(library: Path | None) -> ctypes.CDLL | None:
 
 def _compile(source: str, options: tuple[str, ...], built: Path) -> None:
     command = [_compiler() or "c++", *options, "-x", "c++", "-", "-o", str(built)]
-    done = subprocess.run(command, input=source, text=True, capture_output=True, check=False)
+    done = _run(command, source)
     if done.returncode:
         raise CompilerError(f"{' '.join(command)} failed:\n{done.stderr[:_LOG_SHOWN]}")
+
+
+def _run(command: list[str], source: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        input=source,
+        encoding="utf-8",  # of sources and compilers, whatever the locale
+        errors="replace",
+        capture_output=True,
+        check=False,
+    )
 
 
 def _kept(of: str) -> Path | None:
@@ -136,9 +147,7 @@ def _compiler() -> str | None:
 @functools.cache
 def _machine() -> str:
     """Return what code made elsewhere may not share: the compiler, and what the CPU can do."""
-    version = subprocess.run(
-        [_compiler() or "c++", "--version"], text=True, capture_output=True, check=False
-    )
+    version = _run([_compiler() or "c++", "--version"])
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("flags", "Features")):

@@ -9,7 +9,6 @@
 // BIASED, BIAS_MASKS, MASKED, MULTIPLIED.
 
 constexpr int ROW = HEADS * WIDTH;
-constexpr bool TWO_STEPS = SOFTMAX && (NORMALISED || RMS_FIRST);
 
 struct Bias {  // of groups of sequences; lanes are queries
     const float *at;
@@ -74,7 +73,7 @@ struct Work {
     // In which of the queries a head sees the key.
     Which seen(int head, long k) const {
         Which pairs = seen(k);
-        if (BIASED && BIAS_MASKS) pairs &= bias_of(head, k) >= -LARGEST;
+        if (BIASED && BIAS_MASKS) pairs &= ~(bias_of(head, k) < -LARGEST);  // NaN masks nothing
         return pairs;
     }
     Vector multiplier(long k) const {
@@ -305,7 +304,7 @@ struct Work {
         if (!RMS_FIRST) return;
         for (Pairs &of_key : pairs) through_heads(of_key.gradient, of_key.inner, of_key.root);
     }
-    static Vector share(const Pairs &pairs, int h) { return TWO_STEPS && NORMALISED ? pairs.inner[h] : pairs.code[h]; }
+    static Vector share(const Pairs &pairs, int h) { return NORMALISED ? pairs.inner[h] : pairs.code[h]; }
 
     void through_scores(Pairs &pairs, long k) {
         const float *key = this->key(k);
