@@ -184,8 +184,8 @@ class Reproduction(LabLaunch, Job, Extent):
             there = plan(self.methods, elsewhere, lambda config: self.usual_population)
         except RunDirectoryError:  # nothing of it is needed here
             return None
-        missing = _models(share for share in shares if not share.finished)
-        found = _models(share for share in there if share.finished)
+        missing = _models(share for share in shares if not share.trained)
+        found = _models(share for share in there if share.trained)
         if not (count := len(missing & found)):
             return None
         return (
