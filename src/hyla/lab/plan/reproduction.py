@@ -239,6 +239,7 @@ class Reproduction(LabLaunch, Job, Extent):
                         root=self.root,
                         device=self.device,
                         again=trained or self.remeasure,
+                        any_origin=self._any_origin,
                         deadline=deadline,
                     )
                     if count is not None:
