@@ -1,6 +1,7 @@
 """`hyla doctor`: what it finds, and that it notices what is wrong."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from hyla.attention import attention
+from hyla.attention.kernels.cpu import compiler
 from hyla.attention.spec import RECOMMENDED
 from hyla.cli import main
 from hyla.doctor import checks, installation
@@ -41,15 +43,26 @@ def test_the_text_says_the_same(capsys):
     shown = capsys.readouterr().out
     for part in ("Versions and devices", "Optional parts", "Fused kernels", "All is well."):
         assert part in shown
+    answers = {len(found[1]) for found in re.finditer(r"^(  .*[^ ] +)(yes, by|no: )", shown, re.M)}
+    assert len(answers) == 1, "the answers on kernels begin in one column"
 
 
 @on_cpu_alone
+@pytest.mark.skipif(compiler.why_unavailable() is not None, reason="needs a C++ compiler")
 def test_why_no_kernel_runs_is_said():
     findings = list(kernel_findings(CPU))
     assert len(findings) == len(CASES)
     taken = [finding.case for finding in findings if finding.kernel is not None]
     assert [case.split(":")[0] for case in taken] == ["SRAVEN", "fuzzy logic"]
     assert {finding.reason for finding in findings} == {"", "torch sees no CUDA device"}
+
+
+@on_cpu_alone
+def test_what_a_cpu_lacks_for_its_kernel_is_said(monkeypatch):
+    monkeypatch.setattr(compiler, "_compiler", lambda: None)
+    first = next(kernel_findings(CPU))
+    assert first.kernel is None
+    assert "it needs Linux and a C++ compiler (g++)" in first.reason
 
 
 def _off_by_a_thousandth(*inputs, **options):

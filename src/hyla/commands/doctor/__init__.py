@@ -50,8 +50,8 @@ def examine(
 
     Prints versions, devices, optional parts (and how to install them), which fused kernels run
     here or why not, and a self-check: the equations against float64, attention against the weights
-    it generates, gradients against finite differences and, on a GPU, every kernel with its
-    gradients against the equations. Takes seconds. Where cyclopts is missing, `python -m
+    it generates, gradients against finite differences and every kernel that runs here, with its
+    gradients, against the equations. Takes seconds. Where cyclopts is missing, `python -m
     hyla.doctor` does the same.
 
     Exit codes: 0 all is well; 1 a check failed.
