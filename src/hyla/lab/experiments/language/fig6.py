@@ -295,11 +295,15 @@ def _table(results: Results) -> Table | None:
             for choice in sorted(methods[method]):
                 if last := _final(methods[method][choice]):
                     perplexity = statistics.fmean(row["validation/perplexity"] for row in last)
-                    texts = [group, label_of(method), f"{last[0]['learning_rate']:g}"]
-                    loss = _text(estimate(last, _LOSS))
-                    rows.append([*texts, loss, f"{perplexity:.2f}", str(len(last))])
-    columns = ["training", "attention", "rate", "validation loss", "perplexity", "seeds"]
-    return Table(columns=columns, rows=rows) if rows else None
+                    settings = [f"{last[0][name]:g}" for name in ("learning_rate", "weight_decay")]
+                    scores = [_text(estimate(last, _LOSS)), f"{perplexity:.2f}", str(len(last))]
+                    rows.append([group, label_of(method), *settings, *scores])
+    columns = ["training", "attention", "lr", "decay", "validation loss", "perplexity", "seeds"]
+    note = (
+        "Drawn and judged is each method at the best of the settings that HYLA, softmax and linear "
+        "attention were all given."
+    )
+    return Table(columns=columns, rows=rows, note=note) if rows else None
 
 
 def _claims(results: Results) -> list[Claim]:
