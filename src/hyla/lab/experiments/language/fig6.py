@@ -76,11 +76,14 @@ def _steps(conditions: Conditions) -> int:
 def _gpu_seconds(conditions: Conditions, root: Path | None) -> float:
     """Estimate the training of those of the three methods that are not finished."""
     tree, steps = load_language_preset(conditions.scale), _steps(conditions)
+    # What `_measure` trains: a run at another rate does not spare it.
+    asked = {name: tree[name] for name in ("member", "batch_size", "precision")} | {"steps": steps}
     finished = {
         run.config["model"]["attention"]
         for run in ([] if root is None else read_runs(root))
         if run.config.get("task_name") == "language"
-        and (run.summary is not None and run.config["steps"] == steps)
+        and run.summary is not None
+        and all(run.config.get(name) == value for name, value in asked.items())
         and not _departures(run, conditions.scale)
     }
     tokens = steps * tree["batch_size"] * tree["model"]["sequence_length"]
