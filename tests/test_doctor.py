@@ -55,6 +55,7 @@ def test_names_leave_what_is_said_of_them_in_its_column(capsys):
 
 
 @on_cpu_alone
+@pytest.mark.skipif(compiler.why_unavailable() is not None, reason="needs a C++ compiler")
 def test_why_no_kernel_runs_is_said():
     findings = list(kernel_findings(CPU))
     assert len(findings) == len(CASES)
@@ -62,6 +63,14 @@ def test_why_no_kernel_runs_is_said():
     on_this = ["SRAVEN", "fuzzy logic"] if compiler.why_unavailable() is None else []
     assert [case.split(":")[0] for case in taken] == on_this
     assert {f.reason for f in findings if f.kernel is None} == {"torch sees no CUDA device"}
+
+
+@on_cpu_alone
+def test_what_a_cpu_lacks_for_its_kernel_is_said(monkeypatch):
+    monkeypatch.setattr(compiler, "_compiler", lambda: None)
+    first = next(kernel_findings(CPU))
+    assert first.kernel is None
+    assert "it needs Linux and a C++ compiler (g++)" in first.reason
 
 
 def _off_by_a_thousandth(*inputs, **options):

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gpu_tests
+
 TOOL = Path(__file__).parent.parent / "tools/gpu_tests.py"
 PASSES = "def test_passes():\n    pass\n"
 FAILS = "def test_fails():\n    assert 1 == 2, 'of all numbers'\n"
@@ -87,6 +89,13 @@ def test_a_process_that_fails_when_all_is_over_fails(tmp_path: Path):
     assert code == 1
     assert "test_a-1 ended with -6, 0 of its tests without a result" in said
     assert said[-1].startswith("1 passed, 1 failed, 0 skipped")
+
+
+def test_a_report_that_was_cut_off_has_no_results(tmp_path: Path):
+    """All tests of its process then count as failed, and the other processes are told of."""
+    report = tmp_path / "report.xml"
+    report.write_text("<testsuites><testsuite><testcase classname='a' name='b'/>")
+    assert str(gpu_tests.read_report(report)) == "0 passed, 0 failed, 0 skipped"
 
 
 def test_a_test_that_fails_twice_is_one(tmp_path: Path):

@@ -121,12 +121,16 @@ def run(piece: Piece, folder: Path, log: Path, seconds: float) -> Outcome:
 
 
 def read_report(report: Path) -> Outcome:
-    """Read what pytest wrote, if it came to that.
+    """Read what pytest wrote, if it came to that, and to the end of it.
 
     A test that fails once more while it is torn down stands there twice.
     """
     outcome, found = Outcome(), {}
-    for test in ElementTree.parse(report).iter("testcase") if report.exists() else ():
+    try:
+        tests = list(ElementTree.parse(report).iter("testcase"))
+    except (FileNotFoundError, ElementTree.ParseError):
+        tests = []
+    for test in tests:
         found.setdefault((test.get("classname"), test.get("name")), test)
     for test in found.values():
         failures = [*test.findall("failure"), *test.findall("error")]

@@ -121,6 +121,8 @@ def test_help_of_train_teaches(capsys):
         (["reproduce", "fig2c", "--seeds", "0.9"], "0.9"),
         (["train", "fuzzy", "--model.num-layer", "3"], "did you mean '--model.num-layers'?"),
         (["train", "fuzzy", "--model.phi", "silu"], "as in --attention hyla.silu"),
+        (["train", "fuzzy", "--model.backend", "fused"], "--model.backend; see hyla train --help"),
+        (["train", "fuzzy", "--model.held-out-fraction", "1"], "'--task.held-out-fraction'"),
         (["train", "fuzzy", "--attention", "hylla"], "did you mean 'hyla'?"),
         (["train", "fuzzy", "--attention", "HYLA"], "did you mean 'hyla'?"),
         (["train", "fuzzy", "--attention", "best"], "(recommended: 'hyla.expected2')"),

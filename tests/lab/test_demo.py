@@ -3,10 +3,12 @@
 import math
 import re
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
 
+from hyla.attention import RECOMMENDED
 from hyla.cli import main
 from hyla.commands import demo as command
 from hyla.commands.shared.exits import USAGE
@@ -68,6 +70,7 @@ def test_demo_leaves_a_figure_and_a_page_that_needs_no_network(
     manifest = demo.demo_config("HYLA").build_task().manifest(0)
     seen, held_out = (len(manifest.sides[side]) for side in ("train", "ood"))
     assert f"{seen} were seen in training and {held_out} held out" in page
+    assert f"HYLA's as recommended ({RECOMMENDED})" in unescape(page)
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
     # Again: nothing is trained.
     times = {path: path.stat().st_mtime_ns for path in runs.glob("*/finished.json")}

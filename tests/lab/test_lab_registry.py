@@ -136,9 +136,11 @@ def test_language_is_estimated_by_the_tokens_that_are_left(tmp_path):
     model = dataclasses.asdict(decoder_config(preset["size"], vocab_size=1, **preset["model"]))
     run = tmp_path / "language-softmax-0"
     run.mkdir()
-    config = {"task_name": "language", "model": model | {"attention": "softmax"}}
-    for steps, left in ((1_000_000, seconds[1:]), (1500, seconds)):
-        (run / "config.json").write_text(json.dumps(config | {"steps": steps}))
+    asked = {name: preset[name] for name in ("member", "batch_size", "precision", "steps")}
+    config = {"task_name": "language", "model": model | {"attention": "softmax"}, **asked}
+    larger_rate = {"member": preset["member"] | {"learning_rate": 0.003}}
+    for changes, left in (({}, seconds[1:]), ({"steps": 1500}, seconds), (larger_rate, seconds)):
+        (run / "config.json").write_text(json.dumps(config | changes))
         (run / "finished.json").write_text("{}")
         assert estimate(PAPER_SCALE, tmp_path) == pytest.approx(sum(left), rel=0.01)
 

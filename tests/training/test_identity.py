@@ -16,7 +16,14 @@ from hyla.results.csv_table import read_csv
 from hyla.results.origins import read_with_origins, write_with_origins
 from hyla.results.runs import Row
 from hyla.training import TrainConfig, config_from_tree, load_preset, merge, run_path
-from hyla.training.identity import OWN_PRESET, method_key, own_preset, shape_key, task_key
+from hyla.training.identity import (
+    OWN_PRESET,
+    method_key,
+    own_preset,
+    plain_tree,
+    shape_key,
+    task_key,
+)
 
 RESULTS = Path(__file__).parents[2] / "results" / "lab"
 _MEMBER = ("learning_rate", "seed", "warmup_steps", "weight_decay")
@@ -125,6 +132,20 @@ def test_heads_that_share_keys_are_another_method_and_the_default_is_what_it_was
     assert config_from_tree(shared.to_tree()) == shared
     assert method_key(shared) != method_key(config())
     assert run_path(shared, "runs") != run_path(config(), "runs")
+
+
+def test_a_later_setting_leaves_runs_their_names_in_whatever_config_it_is():
+    @dataclasses.dataclass
+    class Inner:
+        first: int = 1
+        later: int = dataclasses.field(default=2, metadata={"later": True})
+
+    @dataclasses.dataclass
+    class Outer:
+        inner: Inner
+
+    assert plain_tree(Outer(Inner())) == {"inner": {"first": 1}}
+    assert plain_tree(Outer(Inner(later=3))) == {"inner": {"first": 1, "later": 3}}
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from hyla.doctor.installation import Extra, devices, extras, versions
 from hyla.doctor.kernels import KernelFinding, kernel_findings
 
 HEALTHY, UNHEALTHY = 0, 1
+_CASE = 45  # columns of a kernel's case
 
 
 def diagnose(*, as_json: bool = False) -> int:
@@ -60,7 +61,7 @@ def _print_kernels(found: Iterable[KernelFinding]) -> None:
     print("\nFused kernels")
     for finding in found:
         answer = f"no: {finding.reason}" if finding.kernel is None else f"yes, by {finding.kernel}"
-        _row(finding.case, answer, width=38)
+        _row(finding.case, answer, width=_CASE)
     print(
         "  Without a kernel, attention runs by PyTorch's own operations: slower, the same numbers."
     )
@@ -71,7 +72,7 @@ def _print_checks(checks: Iterable[Check]) -> bool:
     healthy = True
     for check in checks:
         verdict = "ok" if check.passed else "FAILED"
-        _row(check.name, f"{verdict}: {check.detail} ({check.seconds:.1f} s)", width=45)
+        _row(check.name, f"{verdict}: {check.detail} ({check.seconds:.1f} s)", width=_CASE)
         healthy &= check.passed
     print(
         "\nAll is well."

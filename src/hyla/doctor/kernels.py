@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hyla.attention.kernels import nvrtc
 from hyla.attention.kernels.call import Call
-from hyla.attention.kernels.choice import choose_kernel
+from hyla.attention.kernels.choice import choose_kernel, why_refused
+from hyla.attention.kernels.cpu import compiler
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.spec import resolve_spec
 
@@ -90,5 +91,12 @@ def find_kernel(case: Case, device: torch.device) -> tuple[str | None, str]:
         eps=1e-6,
         causal=case.causal,
     )
-    kernel, reason = choose_kernel(Call(q, k, v, formula=formula, bias=bias))
-    return kernel, reason if kernel else nvrtc.why_unavailable() or reason
+    call = Call(q, k, v, formula=formula, bias=bias)
+    kernel, reason = choose_kernel(call)
+    unavailable = nvrtc.why_unavailable()
+    if kernel is not None or unavailable is None:
+        return kernel, reason
+    lacking = compiler.why_unavailable()
+    if lacking is not None and why_refused("small_head_cpu", call) == lacking:
+        unavailable += f" (on a CPU: {lacking})"
+    return None, unavailable

@@ -241,10 +241,10 @@ def explanation() -> str:
     task = config.build_task()
     seen, held_out = (len(task.manifest(SEEDS[0]).sides[side]) for side in ("train", "ood"))
     return (
-        f"Three small transformers that differ in their attention alone were trained, from "
-        f"{len(SEEDS)} seeds each, to infer a fuzzy logic function from {task.sequence_length - 1} "
-        f"examples of it; each function combines two terms, and of all combinations {seen} were "
-        f"seen in training and {held_out} held out. "
+        f"Three small transformers that differ in their attention alone, HYLA's as recommended "
+        f"({RECOMMENDED}), were trained, from {len(SEEDS)} seeds each, to infer a fuzzy logic "
+        f"function from {task.sequence_length - 1} examples of it; each function combines two "
+        f"terms, and of all combinations {seen} were seen in training and {held_out} held out. "
         "On the left, R² on the held-out combinations in the course of training: 1 is perfect, 0 "
         "as good as always answering the mean. "
         "On the right, the same after training, beside new examples of combinations that were "

@@ -119,7 +119,6 @@ class TrainConfig:
     def to_tree(self) -> dict[str, Any]:
         """Return plain values that identify the run (and nothing that is derived)."""
         tree = plain_tree(self)
-        tree |= {"task": plain_tree(self.task), "model": plain_tree(self.model)}
         for name in DERIVED_FROM_TASK:
             del tree["model"][name]
         # Which implementation computes does not change what is computed.

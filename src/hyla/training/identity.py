@@ -66,12 +66,15 @@ def computed(config: "TrainConfig") -> dict[str, Any]:
 def plain_tree(settings: Any) -> dict[str, Any]:
     """Return a config's settings as plain values: all but those that came later, at their defaults.
 
-    So earlier runs keep their names.
+    So earlier runs keep their names. The same holds of the configs in it.
     """
     tree = dataclasses.asdict(settings)
     for field in dataclasses.fields(settings):
-        if field.metadata.get("later") and tree[field.name] == field.default:
+        value = getattr(settings, field.name)
+        if field.metadata.get("later") and value == field.default:
             del tree[field.name]
+        elif dataclasses.is_dataclass(value):
+            tree[field.name] = plain_tree(value)
     return tree
 
 

@@ -219,9 +219,9 @@ def test_every_rate_has_a_row_and_the_best_one_a_curve(tmp_path: Path):
     ]
     section = section_of(tmp_path, rows)
     assert section.table is not None
-    assert [[row[1], row[2], row[3], row[5]] for row in section.table.rows] == [
-        ["HYLA", "0.001", "2.4000 ± 0.1000", "2"],
-        ["HYLA", "0.003", "2.6000", "1"],
+    assert [[*row[1:5], row[6]] for row in section.table.rows] == [
+        ["HYLA", "0.001", "0.1", "2.4000 ± 0.1000", "2"],
+        ["HYLA", "0.003", "0.1", "2.6000", "1"],
     ]
     assert last_losses(section) == {"HYLA": pytest.approx(2.4)}
 

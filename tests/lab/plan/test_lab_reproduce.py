@@ -301,6 +301,25 @@ def test_models_that_were_trained_by_hand_are_pointed_out(tmp_path: Path, capsys
     assert "hyla train leaves" not in capsys.readouterr().out
 
 
+def test_models_trained_by_hand_that_lack_a_split_are_pointed_out(
+    tmp_path: Path, capsys, monkeypatch
+):
+    """`hyla train` scores on fewer splits than the lab asks for, which trains nothing again."""
+    monkeypatch.chdir(tmp_path)
+    device = ("--device", "cpu")
+    assert main(["train", "fuzzy", "--scale", "smoke", "--attention", "softmax", *device]) == 0
+    capsys.readouterr()
+    only = ("--only", "task_name=fuzzy", "model.attention=softmax", "model.feed_forward=gelu")
+    command = ["reproduce", "tableA1", "--scale", "smoke", "--seeds", "1", "--no-search", *only]
+    assert main([*command, "--dry-run", *device]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 of the models to train here are finished under runs" in said
+    run = next(Path("runs").glob("fuzzy-*"))
+    shutil.copytree(run, Path("runs/lab") / run.name)
+    assert main([*command, "--dry-run", *device]) == 0  # here too it is only to be scored
+    assert "hyla train leaves" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_what_another_process_trains_is_left_to_it(tmp_path: Path, capsys, workers: str):
     methods = methods_of(

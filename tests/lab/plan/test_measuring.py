@@ -99,6 +99,23 @@ def test_a_table_of_runs_takes_what_was_trained_since(tmp_path: Path):
     assert here() is None  # nor is it told as measured where there is nothing to measure
 
 
+def test_a_table_of_runs_takes_none_that_no_commit_has(tmp_path: Path, capsys):
+    """Nobody asked for these by name, so that nobody else looked at where they come from."""
+    tables = Tables(tmp_path / "store", Conditions(scale="laptop"))
+    rows = [
+        {"run": name, "git_commit": commit} for name, commit in (("a", "1f"), ("b", "2f-dirty"))
+    ]
+    of_runs = Measurement(name="losses", measure=lambda m: rows, key=("run",), of_runs=True)
+    experiment = Experiment(name="", title="", shows="", measurement=of_runs)
+    here = functools.partial(measure, experiment, tables, root=tmp_path, device="cpu")
+    assert here(any_origin=False) == 1
+    assert [row["run"] for row in tables.measured("losses")] == ["a"]
+    assert "losses leaves 1 runs" in capsys.readouterr().out
+    assert here(any_origin=True) == 2
+    assert here(any_origin=False) == 1  # the other, once taken, stays
+    assert [row["run"] for row in tables.measured("losses")] == ["b", "a"]
+
+
 def test_codes_are_measured_of_models_that_are_here(tmp_path: Path):
     smoke = Conditions(scale="smoke")
     tables = write_models(tmp_path, "fig5b", lambda m: Estimate(0.5, 0.01), conditions=smoke)

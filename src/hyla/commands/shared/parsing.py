@@ -49,14 +49,20 @@ def _is_whole(text: str) -> bool:
 def unknown_option(error: UnknownOptionError) -> str:
     """Say which option comes closest to one that there is not, of those that take a value."""
     option = (error.token.keyword or error.token.value).partition("=")[0]
-    if option.rpartition(".")[2].lstrip("-") in _OF_ATTENTION:
+    if _last_part(option) in _OF_ATTENTION:
         return (
             f"there is no option {option}: it is part of the attention's name, as in --attention "
             "hyla.silu (another φ) or --attention hyla.rms4 (a normalised output)"
         )
     taken = (argument for argument in error.argument_collection if not argument.children)
     names = [name for argument in taken for name in argument.names if name.startswith("-")]
-    return f"there is no option {option}{nearest(option, names) or _see_help(error)}"
+    # That both begin with --model. makes no option another's misspelling.
+    alike = [name for name in names if nearest(_last_part(option), [_last_part(name)])]
+    return f"there is no option {option}{nearest(option, alike) or _see_help(error)}"
+
+
+def _last_part(option: str) -> str:
+    return option.rpartition(".")[2].lstrip("-")
 
 
 def unused_words(error: UnusedCliTokensError) -> str:

@@ -1,7 +1,6 @@
 """`HylaConfig`: our decoder in the terms of transformers."""
 
 import difflib
-from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -68,8 +67,6 @@ class HylaConfig(PreTrainedConfig):
     def to_transformer_config(self) -> TransformerConfig:
         """Return the config of the `Transformer` inside."""
         own = {name: getattr(self, field) for name, field in _FIELDS.items()}
-        if own["num_key_heads"] == own["num_heads"]:
-            own["num_key_heads"] = None  # as configs say that were written without
         return TransformerConfig(
             **own,
             output_dim=self.vocab_size,
@@ -87,14 +84,9 @@ class HylaConfig(PreTrainedConfig):
             raise ValueError("HylaConfig names attention as a preset, it holds no AttentionSpec")
         own = {field: getattr(config, name) for name, field in _FIELDS.items()}
         made = cls(**own, **more)
-        if _spelled_out(made.to_transformer_config()) != _spelled_out(config):
+        if made.to_transformer_config() != config:
             raise ValueError(
                 "HylaConfig describes causal decoders of tokens with rotary positions, and heads "
                 f"that are together as wide as the embedding; got {config}"
             )
         return made
-
-
-def _spelled_out(config: TransformerConfig) -> TransformerConfig:
-    """Return a config that has the number of key heads also where it is that of all heads."""
-    return replace(config, num_key_heads=config.key_heads)

@@ -8,7 +8,8 @@ from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import MODEL, Measuring, NotAvailableError
 from hyla.lab.methods import results_of
 from hyla.results.ceilings import ceiling_rows
-from hyla.results.origins import measured_with
+from hyla.results.origins import is_dirty, measured_with
+from hyla.results.runs import Row
 from hyla.results.tables import Tables
 from hyla.training.devices import resolve_device
 from hyla.training.identity import task_key
@@ -41,12 +42,14 @@ def measure(
     root: Path,
     device: str,
     again: bool = True,
+    any_origin: bool = True,
     deadline: float = math.inf,
 ) -> int | None:
     """Measure what the experiment asks for beside scores; return the number of rows.
 
     Without `again`, what the table has is not measured once more, unless it is read from runs: None
-    if nothing else is here.
+    if nothing else is here. Without `any_origin`, runs that were trained with uncommitted changes
+    are left out where rows are read from runs.
     """
     if experiment.measurement is None:
         return None
@@ -72,6 +75,8 @@ def measure(
         if known:
             return None
         raise
+    if measurement.of_runs and not any_origin:
+        rows = _of_commits(rows, measuring, measurement.name)
     if known and not rows:
         return None
     if rows:
@@ -79,3 +84,14 @@ def measure(
         whole = [{**whence, **row} for row in rows]
         tables.add_measured(measurement.name, whole, key=measurement.key)
     return len(rows)
+
+
+def _of_commits(rows: Sequence[Row], measuring: Measuring, name: str) -> list[Row]:
+    """Return the rows whose runs a commit can reproduce, and say how many runs have none."""
+    dirty = {row["run"] for row in rows if is_dirty(row["git_commit"])}
+    if dirty:
+        measuring.say(
+            f"{name} leaves {len(dirty)} runs under {measuring.root} out, which were trained with "
+            "uncommitted changes: --allow-dirty takes them, and the report marks it"
+        )
+    return [row for row in rows if row["run"] not in dirty]

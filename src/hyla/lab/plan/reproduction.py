@@ -188,8 +188,8 @@ class Reproduction(LabLaunch, Job, Extent):
             there = plan(self.methods, elsewhere, lambda config: self.usual_population)
         except RunDirectoryError:  # nothing of it is needed here
             return None
-        missing = _models(share for share in shares if not share.finished)
-        found = _models(share for share in there if share.finished)
+        missing = _models(share for share in shares if not share.trained)
+        found = _models(share for share in there if share.trained)
         if not (count := len(missing & found)):
             return None
         return (
@@ -243,6 +243,7 @@ class Reproduction(LabLaunch, Job, Extent):
                         root=self.root,
                         device=self.device,
                         again=trained or self.remeasure,
+                        any_origin=self._any_origin,
                         deadline=deadline,
                     )
                     if count is not None:

@@ -31,6 +31,11 @@ class Share:
         """Whether there is nothing left to do."""
         return self.state == "finished"
 
+    @property
+    def trained(self) -> bool:
+        """Whether no steps are left, though there may be splits to be scored on."""
+        return self.finished or self.step == self.config.steps
+
 
 PopulationSize = Callable[[TrainConfig], int]
 """How many of the members of a config train together, at most."""

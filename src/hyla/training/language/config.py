@@ -106,7 +106,7 @@ class LanguageConfig:
 
     def to_tree(self) -> dict[str, Any]:
         """Return plain values that identify the run (and nothing that is derived)."""
-        tree = plain_tree(self) | {"model": plain_tree(self.model)}
+        tree = plain_tree(self)
         for name in (*DERIVED_FROM_CORPUS, "backend"):
             del tree["model"][name]
         return {"task_name": "language", **tree, **own_preset(self.model.attention)}

@@ -2,13 +2,6 @@
 
 import { query } from "./route.js";
 
-export class ApiError extends Error {
-  constructor(message, status) {
-    super(message);
-    this.status = status;
-  }
-}
-
 export function get(path, parameters = {}) {
   const asked = query(parameters);
   return request(`/api/${path}${asked ? `?${asked}` : ""}`, {});
@@ -34,7 +27,7 @@ async function request(address, options) {
   }
   const body = await response.json().catch(() => null);
   if (!response.ok || body === null)
-    throw new ApiError(body?.error ?? `The server answered ${response.status}.`, response.status);
+    throw new Error(body?.error ?? `The server answered ${response.status}.`);
   return body;
 }
 
@@ -42,7 +35,7 @@ async function ask(address, options) {
   try {
     return await fetch(address, options);
   } catch {
-    throw new ApiError("The server does not answer. Is `hyla explore` still running?", 0);
+    throw new Error("The server does not answer. Is `hyla explore` still running?");
   }
 }
 

@@ -1,6 +1,6 @@
 // Okabe and Ito's colours, told apart by colour-blind readers; the same as in the package's figures.
 
-export const FEATURES = [
+const FEATURES = [
   "#0072B2",
   "#D55E00",
   "#009E73",
@@ -36,7 +36,7 @@ export const featureColour = (feature) => FEATURES[feature % FEATURES.length];
 export const seriesColour = (i) => SERIES[i % SERIES.length];
 
 /** The colour of an attention, the same wherever it is shown. */
-export const attentionColour = (attention) => ATTENTION[attention] ?? SERIES.at(-1);
+const attentionColour = (attention) => ATTENTION[attention] ?? SERIES.at(-1);
 
 /** {colour, dash} for each model or run, by id: the colour of its attention, and for the second and
  * later of one attention a shade of it and another dash. */
