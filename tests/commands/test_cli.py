@@ -20,7 +20,7 @@ from hyla.results.runs import StoredRun, read_runs
 from hyla.tasks.sraven.variants import variant_named
 from hyla.training import config_from_tree, load_preset
 from hyla.training.run.directory import RunDirectory
-from hyla.training.run.loop import run_name
+from hyla.training.run.held import run_name
 
 
 def _train(root: Path, *arguments: str) -> int:

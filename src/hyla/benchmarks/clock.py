@@ -1,11 +1,12 @@
 """How long work takes."""
 
-import gc
 import statistics
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from hyla.training.devices import free_memory
 
 CALLS_PER_GRAPH, REPLAYS = 10, 20
 LONG = 0.02  # seconds: such a call needs no company to be timed
@@ -14,9 +15,8 @@ LONG = 0.02  # seconds: such a call needs no company to be timed
 def forget_earlier(device: torch.device) -> None:
     """Let go of what was compiled and allocated before: the next figure is to be its own."""
     torch.compiler.reset()  # the compiler's limit per function counts across populations
-    gc.collect()  # a population refers to itself
+    free_memory()
     if device.type == "cuda":
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
 
 

@@ -11,6 +11,7 @@ prints the table for this machine beside the recorded ones, as `hyla bench train
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,17 @@ def build(
 
 
 def _reference_losses(case: Case, device: torch.device) -> torch.Tensor:
-    """Mean losses of the first three steps in float32, uncompiled, on the reference path."""
-    reference = build(case, device, backend="reference", precision="float32", compile=False)
-    reference.train(3)
-    return reference.mean_losses()
+    """Mean losses of the first three steps in float32, uncompiled, on the reference path.
+
+    Of several attentions, of each among its like.
+    """
+    losses = {}
+    for attention in dict.fromkeys(case.attentions):
+        alike = replace(case, attention=attention)
+        reference = build(alike, device, backend="reference", precision="float32", compile=False)
+        reference.train(3)
+        losses[attention] = reference.mean_losses()
+    return torch.stack([losses[name][seed] for seed, name in enumerate(case.attentions)])
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def sweep(
     Examples:
 
     - `hyla sweep grid.yaml --dry-run`: what would be trained, and what is there already
-    - `hyla sweep grid.yaml`: one population after the other, on this machine
+    - `hyla sweep grid.yaml`: on this machine, by one process
     - `hyla sweep grid.yaml --launcher slurm --slurm.partition gpu --slurm.gpus-per-node 1`
 
     Parameters

@@ -11,8 +11,8 @@ from hyla.training.config import (
 from hyla.training.loading import TrainedRun, load_run
 from hyla.training.member import Member
 from hyla.training.population.population import Population
-from hyla.training.population.training import company, train, train_together
-from hyla.training.run.loop import run_path
+from hyla.training.population.training import company_key, train, train_together
+from hyla.training.run.held import run_path
 from hyla.training.run.stop import Interrupted
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "Population",
     "TrainConfig",
     "TrainedRun",
-    "company",
+    "company_key",
     "config_from_tree",
     "load_preset",
     "load_run",

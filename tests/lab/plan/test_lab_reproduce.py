@@ -22,7 +22,7 @@ from hyla.results.conditions import Conditions
 from hyla.results.csv_table import read_csv
 from hyla.results.tables import Tables
 from hyla.training.run.directory import RunDirectory
-from hyla.training.run.loop import run_name
+from hyla.training.run.held import run_name
 
 _LITTLE = ("--scale", "smoke", "--seeds", "1", "--no-search", "--shorten", "10")
 # Of Figure 2C two populations, of one model each; and half of it.

@@ -16,7 +16,7 @@ from hyla.lab.plan.companies import companies
 from hyla.lab.plan.shares import Share, plan
 from hyla.lab.plan.workers import train_shares
 from hyla.results.runs import read_runs
-from hyla.training import Interrupted
+from hyla.training import Interrupted, train_together
 
 _TREE = {
     "task": "fuzzy",
@@ -122,7 +122,8 @@ def test_a_company_trains_as_one_and_each_has_its_own_run(tmp_path: Path):
     assert [run.config["model"]["attention"] for run in runs] == ["hyla", "linear", "softmax"]
     for run in runs:
         assert run.summary is not None
-        assert set(run.summary["beside"]) == {other.path.name for other in runs} - {run.path.name}
+        [start] = run.provenance
+        assert set(start["beside"]) == {other.path.name for other in runs} - {run.path.name}
         [checkpoint] = run.path.glob("checkpoint-*.safetensors")
         assert not any("moment" in name for name in load_file(checkpoint)), "needed by nobody now"
 
@@ -137,17 +138,22 @@ def test_what_cannot_train_as_one_trains_one_after_the_other(tmp_path: Path, cap
 
 
 def test_a_company_that_was_stopped_goes_on_as_one(tmp_path: Path):
-    long = {"set": {"steps": 100_000}}
+    logged = {"set": {"steps": 3, "log_every": 1}}  # each step: it may stop at the first
+    configs = [share.config for share in _shares(tmp_path, **logged)]
+    with pytest.raises(Interrupted):
+        train_together(configs, root=tmp_path, device="cpu", until=1)
+    [again] = companies(_shares(tmp_path, **logged), lambda config: 8)
+    assert [share.step for share in again] == [1, 1, 1]
     with pytest.raises(Interrupted, match=r"^populations 1 to 3 of 3, as one.*time limit"):
-        _train_here([_shares(tmp_path, **long)], tmp_path, max_seconds=4)
-    again = _shares(tmp_path, **long)
-    assert len({share.step for share in again}) == 1
-    assert again[0].step > 0
-    assert [len(company) for company in companies(again, lambda config: 8)] == [3]
+        _train_here([again], tmp_path, max_seconds=0)
+    _train_here([again], tmp_path)
+    for run in read_runs(tmp_path):
+        assert run.summary is not None
+        assert [len(start["beside"]) for start in run.provenance] == [2, 2, 2]
 
 
 def test_companies_are_of_those_that_differ_in_attention_alone(tmp_path: Path):
-    methods = ["hyla", "softmax", "hyla_deep", "linear", "hyla_plus_softmax"]
+    methods = ["hyla", "softmax", "hyla_deep", "linear", "hyla_plus_softmax"]  # deep goes alone
     grid = {"model.attention": methods, "members.seed": [0, 1]}
     shares = _shares(tmp_path, grid=grid)
 

@@ -18,7 +18,7 @@ from hyla.results.selection import best_hyperparameters, estimate, hyperparamete
 from hyla.results.sweep_table import write_table
 from hyla.training import Interrupted, train
 from hyla.training.run.directory import RunDirectory
-from hyla.training.run.loop import run_name
+from hyla.training.run.held import run_name
 
 _TREE: dict[str, Any] = {
     "task": "fuzzy",

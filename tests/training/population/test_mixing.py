@@ -2,13 +2,25 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from golden_files import relative_error
-from hyla.training import Interrupted, company, load_run, train, train_together
+from hyla.attention import resolve_spec
+from hyla.training import (
+    Interrupted,
+    company_key,
+    load_run,
+    run_path,
+    train,
+    train_together,
+)
 from hyla.training.run.errors import ApartError
+from hyla.training.run.loop import _Loop
+from hyla.training.run.reading import read_provenance
+from hyla.training.run.stop import Stopped
 from tiny_runs import different_members, tiny_config, tiny_population
 
 ATTENTIONS = ["hyla", "hyla", "softmax", "linear.rms4", "hyla_plus_softmax", "hyla.expected2"]
@@ -94,33 +106,52 @@ def test_compiling_changes_rounding_only():
         )
 
 
+def assert_same_log(got: Path, want: Path) -> None:
+    for one, other in zip(logged(got), logged(want), strict=True):
+        assert one.keys() == other.keys()
+        for name, values in other.items():
+            if name != "branch_scales":
+                assert one[name] == pytest.approx(values, rel=1e-3, abs=1e-3, nan_ok=True), name
+
+
 def test_runs_that_train_together_leave_what_they_would_leave_alone(tmp_path):
     configs = tiny_runs()
     summaries = train_together(configs, root=tmp_path / "together", device="cpu")
     for config, summary in zip(configs, summaries, strict=True):
         alone = train(config, root=tmp_path / "alone", device="cpu")
-        assert len(summary.pop("beside")) == 2
         assert summary.keys() == alone.keys()
         assert len(summary["members"]) == len(config.members)
         for got, want in zip(summary["members"], alone["members"], strict=True):
             assert got.pop("metrics") == pytest.approx(want.pop("metrics"), rel=1e-3, abs=1e-4)
             assert got == want
-    for alone in sorted((tmp_path / "alone").iterdir()):
+    folders = sorted((tmp_path / "alone").iterdir())
+    for alone in folders:
         together = tmp_path / "together" / alone.name
         assert {p.name for p in together.iterdir()} == {p.name for p in alone.iterdir()}
         assert json.loads((together / "config.json").read_text()) == json.loads(
             (alone / "config.json").read_text()
         )
-        for got, want in zip(logged(together), logged(alone), strict=True):
-            assert got.keys() == want.keys()
-            for name, values in want.items():
-                if name != "branch_scales":
-                    assert got[name] == pytest.approx(values, rel=1e-3, abs=1e-3), name
+        [start] = read_provenance(together)
+        assert sorted([*start["beside"], alone.name]) == [folder.name for folder in folders]
+        assert "beside" not in read_provenance(alone)[0]
+        assert_same_log(together, alone)
         run = load_run(together)
         for place in range(len(run.config.members)):
             model, other = run.model(place), load_run(alone).model(place)
             for name, parameter in model.named_parameters():
                 torch.testing.assert_close(parameter, other.get_parameter(name), rtol=0, atol=1e-4)
+
+
+def test_a_member_that_diverges_leaves_the_other_runs_alone(tmp_path):
+    first, *others = tiny_runs()
+    diverging = replace(first.members[1], learning_rate=1e30)
+    configs = [replace(first, members=(first.members[0], diverging)), *others]
+    summaries = train_together(configs, root=tmp_path, device="cpu")
+    found = [[m["diverged_at"] for m in summary["members"]] for summary in summaries]
+    assert [[step is None for step in run] for run in found] == [[True, False], [True], [True] * 2]
+    alone = train(configs[1], root=tmp_path / "alone", device="cpu")
+    [got], [want] = summaries[1]["members"], alone["members"]
+    assert got["metrics"] == pytest.approx(want["metrics"], rel=1e-3, abs=1e-4)
 
 
 def test_what_was_interrupted_goes_on_together_or_alone(tmp_path):
@@ -134,6 +165,8 @@ def test_what_was_interrupted_goes_on_together_or_alone(tmp_path):
     for got, want in zip([again[0], alone, again[1]], whole, strict=True):
         for one, other in zip(got["members"], want["members"], strict=True):
             assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-3, abs=1e-4)
+    for config in configs:
+        assert_same_log(run_path(config, tmp_path / "parts"), run_path(config, tmp_path / "whole"))
 
 
 def test_runs_at_different_steps_do_not_train_together(tmp_path):
@@ -149,18 +182,62 @@ def test_runs_at_different_steps_do_not_train_together(tmp_path):
     train(configs[1], root=tmp_path, device="cpu")
 
 
+def test_runs_of_which_one_was_stopped_before_its_record_do_not_train_together(
+    tmp_path, monkeypatch
+):
+    """They are at one step, and only the one still has the losses that lead there to log."""
+    first, second, _ = tiny_runs()
+    every = first.evaluation.every
+    with pytest.raises(Interrupted):
+        train(first, root=tmp_path, device="cpu", until=every)
+
+    def stop(self):
+        self.stop.request("SIGTERM")
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Loop, "_before_batch", stop)
+        with pytest.raises(Interrupted, match=f"stopped at step {every} "):
+            train(second, root=tmp_path, device="cpu")
+    for configs in ([first, second], [second, first]):
+        with pytest.raises(ApartError, match="some have logged"):
+            train_together(configs, root=tmp_path, device="cpu")
+
+
 def test_company_is_everything_but_the_attention_and_the_members():
     config = config_that_mixes()
     other = with_attention(config, "softmax.rms4", members=tuple(different_members(2)))
-    assert company(config) == company(other) is not None
-    deep = with_attention(config, "hyla_deep")
-    assert company(deep) not in (None, company(config))  # it has parameters of its own
-    assert company(with_attention(config, "hyla_deep.rms4")) == company(deep)
-    assert company(replace(config, batch_size=5)) != company(config)
-    assert company(replace(config, steps=25)) != company(config)
-    dropped = replace(config, model=replace(config.model, attention_dropout=0.1))
-    assert company(dropped) is None
-    with pytest.raises(ValueError, match="cannot train together"):
-        train_together([config, deep], device="cpu")
-    with pytest.raises(ValueError, match="cannot train together"):
-        train_together([dropped, with_attention(dropped, "softmax")], device="cpu")
+    assert company_key(config) == company_key(other) is not None
+    assert company_key(replace(config, batch_size=5)) != company_key(config)
+    assert company_key(replace(config, steps=25)) != company_key(config)
+    fused = replace(config, model=replace(config.model, backend="fused"))
+    assert company_key(fused) != company_key(config)
+    with pytest.raises(ValueError, match="they differ in more than that"):
+        train_together([config, fused], device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("attention", "dropout", "why"),
+    [
+        ("hyla", 0.1, "it has attention dropout"),
+        ("hyla_deep", 0.0, "its value network has a weight of its own"),
+        (resolve_spec("hyla"), 0.0, "its attention is not a preset"),
+    ],
+)
+def test_what_trains_among_its_like_alone_says_why(attention, dropout, why):
+    config = config_that_mixes()
+    shape = replace(config.model, attention=attention, attention_dropout=dropout)
+    config = replace(config, model=shape)
+    assert company_key(config) is None
+    with pytest.raises(ValueError, match=why):
+        train_together([config, config], device="cpu")
+    model = {"attention": attention, "attention_dropout": dropout}
+    with pytest.raises(ValueError, match=why):
+        tiny_population(
+            "fuzzy", different_members(2), model=model, attentions=[attention, "softmax"]
+        )
+
+
+def test_every_member_has_an_attention():
+    with pytest.raises(ValueError, match="1 attentions for 2 members"):
+        tiny_population("fuzzy", different_members(2), attentions=["hyla"])

@@ -16,7 +16,7 @@ from hyla.training.population.cohort import Cohort
 from hyla.training.run.checkpoints.base import Checkpoints
 from hyla.training.run.directory import RunDirectory
 from hyla.training.run.errors import CheckpointError, RunBusyError
-from hyla.training.run.loop import run_name
+from hyla.training.run.held import run_name
 from hyla.training.run.sinks import MetricSink
 from tiny_runs import final_tensors, records, run_path, tiny_config
 

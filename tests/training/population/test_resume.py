@@ -17,7 +17,7 @@ from hyla.training.run import loop
 from hyla.training.run.checkpoints.base import Checkpoints
 from hyla.training.run.directory import RunDirectory
 from hyla.training.run.errors import RunBusyError, RunDirectoryError
-from hyla.training.run.loop import run_name
+from hyla.training.run.held import run_name
 from hyla.training.run.stop import StopRequest
 from tiny_runs import assert_same_run, final_tensors, records, run_path, tiny_config
 

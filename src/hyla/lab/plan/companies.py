@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hyla.lab.plan.shares import PopulationSize, Share
-from hyla.training import company
+from hyla.training import company_key
 
 
 def companies(shares: Sequence[Share], together: PopulationSize) -> list[list[Share]]:
@@ -14,7 +14,7 @@ def companies(shares: Sequence[Share], together: PopulationSize) -> list[list[Sh
     found: list[list[Share]] = []
     joined: dict[tuple[str, int], list[Share]] = {}
     for share in shares:
-        kind = company(share.config) if share.step < share.config.steps else None
+        kind = company_key(share.config) if share.step < share.config.steps else None
         if kind is None:
             found.append([share])
             continue

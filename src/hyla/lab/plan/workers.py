@@ -21,8 +21,9 @@ from hyla.lab.plan.shares import Share
 from hyla.results.scoring import score_rest
 from hyla.results.trimming import drop_optimiser_state
 from hyla.training import Interrupted, train, train_together
+from hyla.training.devices import free_memory
 from hyla.training.run.checkpoints.base import newest_step
-from hyla.training.run.errors import RunBusyError
+from hyla.training.run.errors import ApartError, RunBusyError
 from hyla.training.run.reading import read_finished
 from hyla.training.run.stop import StopRequest
 
@@ -30,6 +31,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_LINES = 30.0
 # A worker that is compiling notices a stop afterwards; what it has saved survives being killed.
 _SECONDS_TO_STOP = 30.0
+_ONE_AFTER_THE_OTHER = "not as one, but one after the other"
 # What a worker answers of a population.
 _FINISHED, _BUSY, _FAILED = "finished", "busy", "failed"
 
@@ -157,10 +159,12 @@ def _train_as_one(
         )
     except Interrupted:
         raise
+    except (RunBusyError, ApartError) as error:
+        say(f"{_ONE_AFTER_THE_OTHER}: {error}")
     except Exception as error:
-        if not isinstance(error, RunBusyError):
-            traceback.print_exc()
-        say(f"not as one, but one after the other: {_last_line(error)}")
+        traceback.print_exc()
+        say(f"{_ONE_AFTER_THE_OTHER}: {_last_line(error)}")
+    free_memory()
 
 
 def _complete_here(

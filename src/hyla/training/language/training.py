@@ -18,7 +18,8 @@ from hyla.training.language.steps import Steps
 from hyla.training.precision import matmul_precision
 from hyla.training.run.checkpoints.sharded import ShardedCheckpoints
 from hyla.training.run.directory import RunDirectory
-from hyla.training.run.loop import OpenSinks, run_path, runs_to_the_end
+from hyla.training.run.held import OpenSinks, run_path
+from hyla.training.run.loop import runs_to_the_end
 from hyla.training.run.ranks import Ranks
 
 DEFAULT_EXECUTION = Execution()

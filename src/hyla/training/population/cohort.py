@@ -1,6 +1,5 @@
 """A population that fits the device: split into as many parts as its memory demands."""
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,9 +9,10 @@ from torch import Tensor
 from hyla.attention import AttentionSpec
 from hyla.nn import BranchScales
 from hyla.training.config import Evaluation
-from hyla.training.devices import ModelTooLargeError
+from hyla.training.devices import ModelTooLargeError, free_memory
 from hyla.training.member import Member
 from hyla.training.population.population import Population
+from hyla.training.run.held import of_models
 from hyla.training.run.trainee import Trainee
 
 
@@ -24,7 +24,7 @@ class Model(NamedTuple):
 
 
 class Cohort(Trainee):
-    """The members of a run as one `Population`, or several in turn where one would not fit.
+    """Models that train together as one `Population`, or several in turn where it would not fit.
 
     The split does not change any member's numbers but for rounding. It is decided once, before
     the first step.
@@ -65,9 +65,7 @@ class Cohort(Trainee):
                         "processes."
                     ) from error
             # Outside the except block: the exception's traceback keeps the failed tensors alive.
-            # And a failed population refers to itself (through its compiled methods).
-            gc.collect()
-            torch.cuda.empty_cache()
+            free_memory()
             half = (size + 1) // 2
             self._say(
                 f"{size} models do not fit into the GPU's memory together: training {half} at a "
@@ -136,9 +134,7 @@ class Cohort(Trainee):
         start = 0
         for part in self.parts:
             stop = start + len(part.members)
-            part.load_state(
-                {name: t if t.ndim == 0 else t[start:stop] for name, t in tensors.items()}
-            )
+            part.load_state(of_models(tensors, slice(start, stop)))
             start = stop
 
     @staticmethod

@@ -9,6 +9,7 @@ values of all members side by side, and gives each method its own.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -16,14 +17,15 @@ import torch
 from torch import Tensor
 
 from hyla._compiler_tag import tag_compiled_code
-from hyla.attention import DistanceBias, attention
-from hyla.attention.spec import is_own_preset
+from hyla.attention import AttentionSpec, DistanceBias, attention
+from hyla.attention.spec import is_own_preset, resolve_spec
 from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
 
 tag_compiled_code()
 MIXED_OPTIONS: dict[str, Any] = {
     # Of C++, that is on a CPU: with vectors, what torch 2.13 makes of the backward pass writes
-    # beyond a buffer (the heap is corrupt afterwards; the numbers are right, and scalar code is).
+    # beyond a buffer. The numbers are right, but the heap is corrupt, and the process ends sooner
+    # or later: seen in test_mixing.py's test of compiled code.
     "cpp.simdlen": 0
 }
 
@@ -37,13 +39,17 @@ class MixedAttention(MultiHeadAttention):
     def _sums(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         bias = options["bias"]
         assert bias is None or isinstance(bias, DistanceBias)
-        assert options["mask"] is options["code_multiplier"] is None  # see `why_not_mixed`
+        for other in ("mask", "code_multiplier", "value_weight"):
+            assert options.get(other) is None, other  # see `why_not_mixed`
         table = None if bias is None else bias.table
         return _sums_of_members(q, k, v, table, self.methods, options["causal"], self.backend)
 
 
-def with_mixed_attention(model: Transformer, attentions: Sequence[str]) -> None:
+def with_mixed_attention(model: Transformer, attentions: Sequence[str | AttentionSpec]) -> None:
     """Let each member of a population attend by its own of the `attentions`; parameters stay."""
+    for each in attentions:
+        if reason := why_not_mixed(replace(model.config, attention=each)):
+            raise ValueError(f"{each} has to train among its like: {reason}")
     methods = [f"{name} {len(list(members))}" for name, members in groupby(attentions)]
     for layer in model.modules():
         if isinstance(layer, MultiHeadAttention):
@@ -60,6 +66,8 @@ def why_not_mixed(model: TransformerConfig) -> str | None:
     """
     if not isinstance(model.attention, str) or is_own_preset(model.attention):
         return "its attention is not a preset of hyla"
+    if resolve_spec(model.attention).value == "deep":
+        return "its value network has a weight of its own"
     if model.attention_dropout:
         return "it has attention dropout"
     return None

@@ -6,7 +6,7 @@ and warmup; it neither sees nor affects the others. One model is the case P = 1.
 
 On a GPU the whole step (sample, forward, backward, update) is compiled, captured once as a CUDA
 graph and replayed, unless `compile` is off. On a CPU it runs as it is, but for a kernel of our own
-that computes HYLA of small heads where a C++ compiler is at hand.
+that computes HYLA of small heads where a C++ compiler is at hand and all members attend alike.
 """
 
 import functools
@@ -80,12 +80,14 @@ class Population:
         self._total_steps = total_steps
 
         self._attentions = attentions or [model.attention] * len(members)
+        if len(self._attentions) != len(members):
+            raise ValueError(f"{len(self._attentions)} attentions for {len(members)} members")
         model = replace(model, attention=self._attentions[0])
 
         self._model, self.parameters = stacked_parameters(model, self._seeds, self.device)
         self._mixed = any(each != model.attention for each in self._attentions)
         if self._mixed:
-            with_mixed_attention(self._model, [str(each) for each in self._attentions])
+            with_mixed_attention(self._model, self._attentions)
         if self.device.type == "cuda":
             with_stacked_linear_layers(self._model)
         else:

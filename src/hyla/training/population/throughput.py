@@ -1,13 +1,13 @@
 """How fast a population trains, and how many members are fastest together on a GPU."""
 
 import dataclasses
-import gc
 from collections.abc import Callable
 
 import torch
 
 from hyla._clock import calls_per_second
 from hyla.training.config import TrainConfig
+from hyla.training.devices import free_memory
 from hyla.training.population.population import Population
 
 FIRST_SIZE = 12
@@ -30,7 +30,7 @@ def fastest_size(config: TrainConfig, device: torch.device, say: Callable[[str],
             rate, peak = _tried(config, size, device)
         except torch.cuda.OutOfMemoryError:
             rate, peak = 0.0, memory
-        _free(device)
+        free_memory()
         say(f"{size} models together: {rate:,.0f} model-steps/s, {peak / 2**30:.1f} GiB")
         return rate, peak
 
@@ -65,9 +65,3 @@ def _tried(config: TrainConfig, size: int, device: torch.device) -> tuple[float,
     population.prepare(config.evaluation.splits)
     rate = size * calls_per_second(population.train, device, _SECONDS)
     return rate, torch.cuda.max_memory_reserved(device)
-
-
-def _free(device: torch.device) -> None:
-    gc.collect()  # a population refers to itself, through its compiled methods
-    with torch.cuda.device(device):
-        torch.cuda.empty_cache()

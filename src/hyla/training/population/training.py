@@ -1,15 +1,14 @@
 """`train(config)`: a population from wherever its run stands to its end."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from hyla.nn import Transformer
 from hyla.training.config import Evaluation, TrainConfig
 from hyla.training.devices import resolve_device
 from hyla.training.identity import fingerprint
@@ -18,7 +17,8 @@ from hyla.training.population.mixing import why_not_mixed
 from hyla.training.population.population import Population
 from hyla.training.run.checkpoints.file import FileCheckpoints
 from hyla.training.run.directory import RunDirectory
-from hyla.training.run.loop import OpenSinks, runs_to_the_end
+from hyla.training.run.held import OpenSinks
+from hyla.training.run.loop import runs_to_the_end
 from hyla.training.run.ranks import Ranks
 
 
@@ -39,7 +39,7 @@ def train(
     first record at the step `until` or later, with a checkpoint saved: the same call continues from
     it. Progress is shown on `screen`, the terminal by default.
     """
-    (summary,) = train_together(
+    (summary,) = _train(
         [config],
         root=root,
         device=device,
@@ -58,7 +58,6 @@ def train_together(
     root: Path | str = "runs",
     device: torch.device | str = "auto",
     max_seconds: float = math.inf,
-    sinks: OpenSinks = lambda path, names: (),
     compile: bool | None = None,
     until: int | None = None,
     screen: Console | None = None,
@@ -66,19 +65,44 @@ def train_together(
     """Start or continue the runs of `configs` under `root` as one population; return summaries.
 
     Each has the directory and, but for rounding, the numbers that it would have alone; any of them
-    may also be continued without the others. They must agree in their `company`, or it is a
-    ValueError, and be at the same step, or it is an `ApartError`. For the rest, see `train`.
+    may also be continued without the others. Only the presets of attention and the members may
+    differ, or it is a ValueError; and an `ApartError` if some are finished or at another step. For
+    the rest, see `train`.
     """
+    keys = [company_key(config) for config in configs]
+    if len(configs) > 1 and (None in keys or len(set(keys)) > 1):
+        reasons = [why_not_mixed(config.model) for config in configs]
+        reason = next((each for each in reasons if each), "they differ in more than that")
+        raise ValueError(
+            "runs train together that differ in nothing but their members and the preset of "
+            f"attention: {reason}"
+        )
+    return _train(
+        configs,
+        root=root,
+        device=device,
+        max_seconds=max_seconds,
+        sinks=lambda path, names: (),
+        compile=compile,
+        until=until,
+        screen=screen,
+    )
+
+
+def _train(
+    configs: Sequence[TrainConfig],
+    *,
+    root: Path | str,
+    device: torch.device | str,
+    max_seconds: float,
+    sinks: OpenSinks,
+    compile: bool | None,
+    until: int | None,
+    screen: Console | None,
+) -> list[dict[str, Any]]:
     device = resolve_device(device)
     for config in configs:
         config.check_device(device)
-    if len(configs) > 1 and (
-        len(found := {company(each) for each in configs}) > 1 or None in found
-    ):
-        raise ValueError(
-            "these runs cannot train together: they may differ in their members and in the preset "
-            "of attention, with parameters of the same shapes, and in nothing else"
-        )
 
     def build(run: RunDirectory | None, say: Callable[[str], None]) -> Cohort:
         def prepare(population: Population) -> None:
@@ -106,19 +130,15 @@ def train_together(
     )
 
 
-def company(config: TrainConfig) -> str | None:
-    """Return what runs that can train together agree in; None if a run trains alone.
+def company_key(config: TrainConfig) -> str | None:
+    """Return what runs that can train together have in common; None if a run trains alone.
 
-    That is all but their attention and their members: the shapes of the parameters, too, to which
-    a deep value network adds some.
+    That is all but their members and the preset of attention.
     """
     if why_not_mixed(config.model) is not None:
         return None
-    with torch.device("meta"):
-        shapes = [list(p.shape) for p in Transformer(config.model).parameters()]
-    common = dataclasses.replace(config.model, attention="softmax")
-    tree = dataclasses.replace(config, model=common).to_tree() | {"members": []}
-    return fingerprint(tree | {"shapes": shapes})
+    common = replace(config, model=replace(config.model, attention="softmax"))
+    return fingerprint(common.to_tree() | {"members": [], "backend": config.model.backend})
 
 
 def build_cohort(

@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -56,11 +56,18 @@ class RunDirectory:
 
     @classmethod
     def open(
-        cls, root: Path, name: str, config: dict[str, Any], *, device: torch.device | None = None
+        cls,
+        root: Path,
+        name: str,
+        config: dict[str, Any],
+        *,
+        device: torch.device | None = None,
+        beside: Sequence[str] = (),
     ) -> "RunDirectory":
         """Create, or reopen, the directory of the run with this config, and lock it.
 
-        `device` is where this start trains, for the record; the GPU, if there is one, by default.
+        For the record, `device` is where this start trains, the GPU, if there is one, by default;
+        `beside` names the runs that train together with it.
 
         Raises:
             RunBusyError: another process holds the run.
@@ -80,7 +87,7 @@ class RunDirectory:
         try:
             _write_or_check_config(path / "config.json", config, identity)
             if read_finished(path) is None:
-                add_provenance(path, device)
+                add_provenance(path, device, beside)
             return cls(path, identity, lock)
         except BaseException:
             lock.close()
@@ -196,14 +203,16 @@ def _write_or_check_config(path: Path, config: dict[str, Any], identity: str) ->
         )
 
 
-def add_provenance(run: Path, device: torch.device | None) -> None:
+def add_provenance(run: Path, device: torch.device | None, beside: Sequence[str] = ()) -> None:
     """Record this start; a run resumed elsewhere has several, and its figures come from all."""
+    company = {"beside": list(beside)} if beside else {}
     start = {
         "started": now(),
         "hyla": __version__,
         "git_commit": git_commit(),
         **environment(device or resolve_device("auto")),
         "platform": platform.platform(),
+        **company,
     }
     starts = [*read_provenance(run), start]
     path = run / "provenance.json"

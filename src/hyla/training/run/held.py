@@ -1,15 +1,78 @@
 """A run that this process holds, alone or as one of several whose models train together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from hyla.training.run.checkpoints.base import Checkpoints
+from hyla.training.run.checkpoints.base import Checkpoint, Checkpoints
 from hyla.training.run.directory import RunDirectory
+from hyla.training.run.errors import ApartError
+from hyla.training.run.reading import directory_of
 from hyla.training.run.sinks import MetricSink, member_scalars
 from hyla.training.run.trainee import RunConfig
+
+OpenSinks = Callable[[Path, Sequence[str]], Sequence[MetricSink]]
+
+
+def run_name(config: RunConfig) -> str:
+    """Return the readable part of a run directory's name."""
+    return f"{config.to_tree()['task_name']}-{config.model.attention}"
+
+
+def run_path(config: RunConfig, root: Path | str) -> Path:
+    """Return the directory of the run of `config` under `root`, whether or not it exists."""
+    return directory_of(Path(root), run_name(config), config.to_tree())
+
+
+def open_directories(
+    configs: Sequence[RunConfig],
+    root: Path,
+    device: torch.device,
+    sinks: OpenSinks,
+    stack: ExitStack,
+) -> list[tuple[RunDirectory, Sequence[MetricSink]]]:
+    """Take the directories of runs, and their sinks if none is finished, until `stack` unwinds."""
+    paths = [run_path(config, root) for config in configs]
+    runs = []
+    for config, path in zip(configs, paths, strict=True):
+        beside = [other.name for other in paths if other != path]
+        name, tree = run_name(config), config.to_tree()
+        run = RunDirectory.open(root, name, tree, device=device, beside=beside)
+        runs.append(stack.enter_context(run))
+    if any(run.finished is not None for run in runs):
+        return [(run, ()) for run in runs]
+    held = []
+    for config, run in zip(configs, runs, strict=True):
+        held.append((run, sinks(run.path, [str(member) for member in config.members])))
+        for sink in held[-1][1]:
+            stack.callback(sink.close)
+    return held
+
+
+def of_models(tensors: Mapping[str, Tensor], place: slice) -> dict[str, Tensor]:
+    """Return some models' part of what a checkpoint holds: what has no axis is everybody's."""
+    return {name: t if t.ndim == 0 else t[place] for name, t in tensors.items()}
+
+
+def check_together(found: Sequence[Checkpoint | None]) -> None:
+    """Raise an `ApartError` unless runs with these checkpoints can go on together.
+
+    They may stand at the same step, and one before and one after it was logged.
+    """
+    if len({None if each is None else each.step for each in found}) > 1:
+        raise ApartError("they are not at the same step")
+    shared = [{n: t.item() for n, t in _tensors(each).items() if t.ndim == 0} for each in found]
+    if any(each != shared[0] for each in shared):
+        raise ApartError("some have logged the step that they are at, and some have not")
+
+
+def _tensors(checkpoint: Checkpoint | None) -> Mapping[str, Tensor]:
+    return (checkpoint and checkpoint.tensors) or {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +84,8 @@ class HeldRun:
     """On the first rank, which alone writes."""
     checkpoints: Checkpoints
     sinks: Sequence[MetricSink]
-    models: slice | None = None
-    """Its own among those that train together; None if all are."""
-    beside: Sequence[str] = ()
-    """The directories of the others."""
+    place: slice | None = None
+    """That of its models among all that train together; None if there are no others."""
 
     @property
     def names(self) -> list[str]:
@@ -33,16 +94,11 @@ class HeldRun:
 
     def own(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return what is the run's of a list with an entry for each model."""
-        return values if self.models is None else values[self.models]
+        return values if self.place is None else values[self.place]
 
     def own_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the run's part of what a checkpoint holds, in the same memory.
-
-        Of several runs, models are the first axis; what has none is the same for all.
-        """
-        if self.models is None:
-            return tensors
-        return {name: t if t.ndim == 0 else t[self.models] for name, t in tensors.items()}
+        """Return the run's part of what a checkpoint holds, in the same memory."""
+        return tensors if self.place is None else of_models(tensors, self.place)
 
     def log(self, step: int, clocks: Mapping[str, float], record: Mapping[str, list]) -> None:
         """Log what is the run's of a record, beside what is everybody's."""
@@ -60,13 +116,9 @@ class HeldRun:
         return any(metrics.keys() <= record.keys() for record in last)
 
     def finish(self, common: Mapping[str, Any], models: Sequence[Mapping]) -> dict[str, Any] | None:
-        """Mark the run as complete, and return its summary.
-
-        `common` is everybody's, the clocks too; a run that was not alone says beside which it was.
-        """
+        """Mark the run as complete, and return its summary; `common` is everybody's."""
         assert self.directory is not None
         own = zip(self.config.members, self.own(models), strict=True)
         members = [{**vars(member), **model} for member, model in own]
-        company = {"beside": list(self.beside)} if self.beside else {}
-        self.directory.finish({**common, **company, "members": members})
+        self.directory.finish({**common, "members": members})
         return self.directory.finished

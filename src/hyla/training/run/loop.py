@@ -17,15 +17,15 @@ from rich.console import Console
 from hyla.training.compiling import keep_compiled
 from hyla.training.member import Member
 from hyla.training.run import branches
-from hyla.training.run.checkpoints.base import Checkpoints
+from hyla.training.run.checkpoints.base import Checkpoint, Checkpoints
 from hyla.training.run.crowding import Crowding
 from hyla.training.run.directory import RunDirectory
 from hyla.training.run.errors import ApartError, CheckpointError
 from hyla.training.run.events import Events
-from hyla.training.run.held import HeldRun
+from hyla.training.run.held import HeldRun, OpenSinks, check_together, open_directories
 from hyla.training.run.progress import Progress
 from hyla.training.run.ranks import Ranks
-from hyla.training.run.reading import directory_of, read_branch_scales, read_provenance
+from hyla.training.run.reading import read_branch_scales, read_provenance
 from hyla.training.run.sinks import MetricSink
 from hyla.training.run.stop import Interrupted, Stopped, StopRequest
 from hyla.training.run.trainee import RunConfig, Trainee
@@ -41,18 +41,7 @@ SECONDS_BETWEEN_STOPS = 0.5
 REACHED = "the step that was asked for"
 """The reason of an interruption at `until`."""
 
-OpenSinks = Callable[[Path, Sequence[str]], Sequence[MetricSink]]
 Build = Callable[[RunDirectory | None, Callable[[str], None]], Trainee]
-
-
-def run_name(config: RunConfig) -> str:
-    """Return the readable part of a run directory's name."""
-    return f"{config.to_tree()['task_name']}-{config.model.attention}"
-
-
-def run_path(config: RunConfig, root: Path | str) -> Path:
-    """Return the directory of the run of `config` under `root`, whether or not it exists."""
-    return directory_of(Path(root), run_name(config), config.to_tree())
 
 
 def runs_to_the_end(
@@ -73,26 +62,17 @@ def runs_to_the_end(
     first rank, which alone writes, and a function to say something with. `kind` is that of the
     checkpoints.
 
-    Finished runs are not trained again. Raises `Interrupted` after a signal, `max_seconds` or the
-    step `until`, with a checkpoint saved: the same call continues from it; and `ApartError` if the
-    runs are not at the same step. Progress is shown on `screen`, the terminal by default.
+    If all are finished, nothing is trained. Raises `Interrupted` after a signal, `max_seconds` or
+    the step `until`, with a checkpoint saved: the same call continues from it; and `ApartError` if
+    they do not stand at the same place. Progress is shown on `screen`, the terminal by default.
     """
     with ExitStack() as stack:
         stack.enter_context(ranks)
-        directories: list[RunDirectory] = []
-        open_sinks: list[Sequence[MetricSink]] = []
+        held: list[tuple[RunDirectory, Sequence[MetricSink]]] = []
 
         def open_runs() -> list[tuple[Path, str, dict[str, Any] | None]]:
-            for config in configs:
-                name, tree = run_name(config), config.to_tree()
-                run = RunDirectory.open(Path(root), name, tree, device=ranks.device)
-                directories.append(stack.enter_context(run))
-            if all(run.finished is None for run in directories):
-                for config, run in zip(configs, directories, strict=True):
-                    open_sinks.append(sinks(run.path, [str(member) for member in config.members]))
-                    for sink in open_sinks[-1]:
-                        stack.callback(sink.close)
-            return [(run.path, run.fingerprint, run.finished) for run in directories]
+            held.extend(open_directories(configs, Path(root), ranks.device, sinks, stack))
+            return [(run.path, run.fingerprint, run.finished) for run, _ in held]
 
         opened = ranks.on_first(open_runs)
         finished = [summary for *_, summary in opened if summary is not None]
@@ -111,21 +91,24 @@ def runs_to_the_end(
 
         def hold(place: int) -> HeldRun:
             config, (path, fingerprint, _) = configs[place], opened[place]
+            directory, own_sinks = held[place] if ranks.first else (None, ())
             before = sum(len(other.members) for other in configs[:place])
             return HeldRun(
                 config=config,
-                directory=directories[place] if ranks.first else None,
+                directory=directory,
                 checkpoints=kind(path, fingerprint, ranks=ranks, say=progress.message),
-                sinks=open_sinks[place] if ranks.first else (),
-                models=slice(before, before + len(config.members)) if len(configs) > 1 else None,
-                beside=[path.name for path, *_ in opened[:place] + opened[place + 1 :]],
+                sinks=own_sinks,
+                place=slice(before, before + len(config.members)) if len(configs) > 1 else None,
             )
 
         runs = [hold(place) for place in range(len(configs))]
+        checkpoints = [run.checkpoints.latest() for run in runs]
+        check_together(checkpoints)
         trainee = build(runs[0].directory, progress.message)
         stack.callback(trainee.close)
         return _Loop(
             runs=runs,
+            checkpoints=[each for each in checkpoints if each is not None],
             names=names,
             trainee=trainee,
             ranks=ranks,
@@ -145,6 +128,8 @@ class _Loop:
     """One process's share of runs whose models train together."""
 
     runs: Sequence[HeldRun]
+    checkpoints: Sequence[Checkpoint]
+    """Those that they continue from, if they do."""
     names: Sequence[str]
     trainee: Trainee
     ranks: Ranks
@@ -297,19 +282,20 @@ class _Loop:
             raise Stopped
 
     def _log_branches(self) -> None:
-        known = self._on_directories(lambda _, directory: read_branch_scales(directory.path))
-        if None not in known:
+        def unknown(directory: RunDirectory) -> bool:
+            return read_branch_scales(directory.path) is None
+
+        if not any(self._on_directories(lambda _, directory: unknown(directory))):
             return
         scales = self.trainee.branch_scales(branches.INSTANCES)
-        self._on_directories(
-            lambda run, directory: branches.log_branches(
-                directory,
-                run.names,
-                run.own(scales),
-                attention=str(run.config.model.attention),
-                say=self.progress.message,
-            )
-        )
+
+        def log(run: HeldRun, directory: RunDirectory) -> None:
+            if unknown(directory):
+                attention, say = str(run.config.model.attention), self.progress.message
+                own = run.own(scales)
+                branches.log_branches(directory, run.names, own, attention=attention, say=say)
+
+        self._on_directories(log)
 
     def _log(self, run: HeldRun, record: dict[str, list[float]]) -> None:
         seconds = round(time.monotonic() - self.started, 3)
@@ -318,16 +304,11 @@ class _Loop:
     # --- checkpoints ------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        found = [run.checkpoints.latest() for run in self.runs]
-        checkpoints = [checkpoint for checkpoint in found if checkpoint is not None]
-        if not checkpoints:
+        if not self.checkpoints:
             self._on_directories(lambda _, directory: self._start_over(directory))
             return
-        step, meta = checkpoints[0].step, checkpoints[0].meta
-        if len(checkpoints) < len(found) or any(each.step != step for each in checkpoints):
-            raise ApartError("they are not at the same step")
-        state = self.trainee.tensors()
-        for run, checkpoint in zip(self.runs, checkpoints, strict=True):
+        step, state = self.checkpoints[0].step, self.trainee.tensors()
+        for run, checkpoint in zip(self.runs, self.checkpoints, strict=True):
             try:
                 run.checkpoints.read(checkpoint, run.own_tensors(state))
             except ValueError as error:
@@ -335,9 +316,11 @@ class _Loop:
                     f"{checkpoint.path} cannot be continued: {error}. Move the run directory away "
                     "to start anew, or use the version of hyla that wrote it."
                 ) from error
-        self.trainee.resume(step, state, meta)
-        self.seconds = meta["seconds"]
-        self.training_seconds = meta["training_seconds"]
+        metas = [checkpoint.meta for checkpoint in self.checkpoints]
+        self.checkpoints = ()  # and the memory that they take
+        self.trainee.resume(step, state, metas[0])
+        self.seconds = max(meta["seconds"] for meta in metas)
+        self.training_seconds = max(meta["training_seconds"] for meta in metas)
         # Its losses still stand in the checkpoint, so whatever a later process logged of that step
         # is logged again: only then do the losses after it start from zero.
         logged = step - 1 if self._evaluation_was_interrupted() else step
