@@ -176,7 +176,7 @@ def test_runs_at_different_steps_do_not_train_together(tmp_path):
     with pytest.raises(ApartError, match="not at the same step"):
         train_together(configs, root=tmp_path, device="cpu")
     train(configs[0], root=tmp_path, device="cpu")
-    with pytest.raises(ApartError, match="1 of them are finished"):
+    with pytest.raises(ApartError, match=r"fuzzy-hyla-.* finished before: leave it out"):
         train_together(configs, root=tmp_path, device="cpu")
     # Nothing is held by those that did not begin.
     train(configs[1], root=tmp_path, device="cpu")
@@ -200,7 +200,7 @@ def test_runs_of_which_one_was_stopped_before_its_record_do_not_train_together(
         with pytest.raises(Interrupted, match=f"stopped at step {every} "):
             train(second, root=tmp_path, device="cpu")
     for configs in ([first, second], [second, first]):
-        with pytest.raises(ApartError, match="some have logged"):
+        with pytest.raises(ApartError, match="some have logged the losses"):
             train_together(configs, root=tmp_path, device="cpu")
 
 
@@ -212,8 +212,13 @@ def test_company_is_everything_but_the_attention_and_the_members():
     assert company_key(replace(config, steps=25)) != company_key(config)
     fused = replace(config, model=replace(config.model, backend="fused"))
     assert company_key(fused) != company_key(config)
-    with pytest.raises(ValueError, match="they differ in more than that"):
-        train_together([config, fused], device="cpu")
+    with pytest.raises(ValueError, match=r"alone: of these backend differs$"):
+        train_together([other, fused], device="cpu")
+    longer = replace(other, model=replace(other.model, num_layers=3))
+    with pytest.raises(ValueError, match=r"alone: of these model\.num_layers differs$"):
+        train_together([config, longer], device="cpu")
+    with pytest.raises(ValueError, match="one of these runs is there twice"):
+        train_together([config, config], device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -221,16 +226,16 @@ def test_company_is_everything_but_the_attention_and_the_members():
     [
         ("hyla", 0.1, "it has attention dropout"),
         ("hyla_deep", 0.0, "its value network has a weight of its own"),
-        (resolve_spec("hyla"), 0.0, "its attention is not a preset"),
     ],
 )
 def test_what_trains_among_its_like_alone_says_why(attention, dropout, why):
     config = config_that_mixes()
+    assert company_key(config) is not None
     shape = replace(config.model, attention=attention, attention_dropout=dropout)
     config = replace(config, model=shape)
     assert company_key(config) is None
     with pytest.raises(ValueError, match=why):
-        train_together([config, config], device="cpu")
+        train_together([config, replace(config, members=config.members[:1])], device="cpu")
     model = {"attention": attention, "attention_dropout": dropout}
     with pytest.raises(ValueError, match=why):
         tiny_population(
@@ -238,6 +243,8 @@ def test_what_trains_among_its_like_alone_says_why(attention, dropout, why):
         )
 
 
-def test_every_member_has_an_attention():
+def test_every_member_has_an_attention_by_name():
+    with pytest.raises(ValueError, match="its attention is not a preset"):
+        tiny_population("fuzzy", different_members(2), attentions=["softmax", resolve_spec("hyla")])
     with pytest.raises(ValueError, match="1 attentions for 2 members"):
         tiny_population("fuzzy", different_members(2), attentions=["hyla"])

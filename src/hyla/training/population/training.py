@@ -1,7 +1,7 @@
 """`train(config)`: a population from wherever its run stands to its end."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,14 +69,7 @@ def train_together(
     differ, or it is a ValueError; and an `ApartError` if some are finished or at another step. For
     the rest, see `train`.
     """
-    keys = [company_key(config) for config in configs]
-    if len(configs) > 1 and (None in keys or len(set(keys)) > 1):
-        reasons = [why_not_mixed(config.model) for config in configs]
-        reason = next((each for each in reasons if each), "they differ in more than that")
-        raise ValueError(
-            "runs train together that differ in nothing but their members and the preset of "
-            f"attention: {reason}"
-        )
+    _check_company(configs)
     return _train(
         configs,
         root=root,
@@ -135,10 +128,36 @@ def company_key(config: TrainConfig) -> str | None:
 
     That is all but their members and the preset of attention.
     """
-    if why_not_mixed(config.model) is not None:
-        return None
+    return None if why_not_mixed(config.model) else fingerprint(_common(config))
+
+
+def _common(config: TrainConfig) -> dict[str, Any]:
     common = replace(config, model=replace(config.model, attention="softmax"))
-    return fingerprint(common.to_tree() | {"members": [], "backend": config.model.backend})
+    return common.to_tree() | {"members": [], "backend": config.model.backend}
+
+
+def _check_company(configs: Sequence[TrainConfig]) -> None:
+    if len({fingerprint(config.to_tree()) for config in configs}) < len(configs):
+        raise ValueError("one of these runs is there twice: give all members to one config")
+    first, *others = configs
+    for config in others:
+        different = ", ".join(_differences(_common(first), _common(config)))
+        reason = why_not_mixed(first.model) or why_not_mixed(config.model)
+        if different or reason:
+            raise ValueError(
+                "runs that train together differ in their members and the preset of attention "
+                f"alone: {reason or f'of these {different} differs'}"
+            )
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of settings that are not the same in two trees, as model.num_layers."""
+    for name in one.keys() | other.keys():
+        here, there = one.get(name), other.get(name)
+        if isinstance(here, Mapping) and isinstance(there, Mapping):
+            yield from (f"{name}.{inner}" for inner in _differences(here, there))
+        elif here != there:
+            yield name
 
 
 def build_cohort(

@@ -65,10 +65,13 @@ def check_together(found: Sequence[Checkpoint | None]) -> None:
     They may stand at the same step, and one before and one after it was logged.
     """
     if len({None if each is None else each.step for each in found}) > 1:
-        raise ApartError("they are not at the same step")
+        raise ApartError("they are not at the same step: train them one after the other")
     shared = [{n: t.item() for n, t in _tensors(each).items() if t.ndim == 0} for each in found]
     if any(each != shared[0] for each in shared):
-        raise ApartError("some have logged the step that they are at, and some have not")
+        raise ApartError(
+            "of the step that they are at some have logged the losses, and some have not: train "
+            "them one after the other"
+        )
 
 
 def _tensors(checkpoint: Checkpoint | None) -> Mapping[str, Tensor]:

@@ -79,7 +79,8 @@ def runs_to_the_end(
         if len(finished) == len(configs):
             return finished
         if finished:
-            raise ApartError(f"{len(finished)} of them are finished")
+            done = ", ".join(path.name for path, _, summary in opened if summary is not None)
+            raise ApartError(f"{done} finished before: leave it out, or train it by itself")
         on_cpu = ranks.device.type == "cpu"
         if not on_cpu:
             keep_compiled(Path(root))
