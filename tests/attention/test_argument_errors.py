@@ -43,6 +43,7 @@ def case(name, match, **changes):
         case("mask-of-other-keys", r"^mask of shape \(4, 5\) does not broadcast to .*\[2, 3, 4, 4\]", mask=torch.ones(T, 5).bool()),
         case("mask-of-rank-5", r"^mask of shape \(1, 2, 3, 4, 4\)", mask=torch.ones(1, B, H, T, T).bool()),
         case("mask-of-key-padding", r"^mask .* key padding is passed as mask\[:, None, None, :\]", mask=torch.ones(B, T).bool()),
+        case("mask-of-sequences", r"^mask .* one for all heads is passed as mask\[:, None\]", mask=torch.ones(B, T, T).bool()),
         case("bias-of-other-heads", r"^bias of shape \(4, 4, 4\) does not broadcast", bias=torch.ones(4, T, T)),
         case("bias-that-is-a-mask", r"^bias must be floating point, got torch.bool", bias=torch.ones(T, T).bool()),
         case("code-multiplier", r"^code_multiplier of shape \(3, 4\)", code_multiplier=torch.ones(3, T)),

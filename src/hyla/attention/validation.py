@@ -119,12 +119,11 @@ def _check_broadcast(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         for have, want in zip(reversed(tensor.shape), reversed(shape), strict=False)
     )
     if not fits:
-        padding = (shape[0], shape[3])
-        hint = (
-            f"; key padding is passed as {name}[:, None, None, :]"
-            if tuple(tensor.shape) == padding
-            else ""
-        )
+        meant = {
+            (shape[0], shape[3]): f"; key padding is passed as {name}[:, None, None, :]",
+            (shape[0], *shape[2:]): f"; one for all heads is passed as {name}[:, None]",
+        }
+        hint = meant.get(tuple(tensor.shape), "")
         raise ValueError(
             f"{name} of shape {tuple(tensor.shape)} does not broadcast to "
             f"[batch, heads, queries, keys] = {list(shape)}{hint}"
@@ -155,7 +154,8 @@ def _check_value_weight(spec: AttentionSpec, weight: Tensor | None, heads: int, 
             given = "none was given" if weight is None else f"got {tuple(weight.shape)}"
             raise ValueError(
                 "value_weight: the deep value network needs weights of shape "
-                f"[heads, size, size] = {[heads, size, size]}, {given}"
+                f"[heads, size, size] = {[heads, size, size]}, {given}; "
+                "MultiHeadAttention has its own"
             )
     elif weight is not None:
         raise ValueError(

@@ -282,6 +282,20 @@ def test_what_controls_do_as_well_is_said_to_show_nothing():
     )
 
 
+def test_where_nothing_is_solved_nothing_is_counted_and_that_is_said():
+    """The columns of rates are not there at all: nothing stands in any row of them."""
+    study = config_from_tree(load_preset("sraven", "smoke")).build_task().study
+    assert study is not None
+    everywhere = {"split": "ood", "pairs": "row", "first_layer": 0, "last_layer": 3}
+    tables = {
+        "swaps": [{**everywhere, "code": code} for code in ("donor", "same operation")],
+        "heads": [{"code": "zero", "layer": 0, "head": 0, "rule": "constant"}],
+    }
+    swaps, heads = findings(tables, study, "row")
+    assert "Swaps: the model solves none of the instances" in swaps
+    assert "Heads: the model solves none of the instances" in heads
+
+
 def test_what_is_decoded_better_elsewhere_and_what_more_instances_would_tell_apart():
     study = config_from_tree(load_preset("sraven", "smoke")).build_task().study
     assert study is not None

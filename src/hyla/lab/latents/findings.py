@@ -15,6 +15,7 @@ LEAD = (
     "distances, decoding), and whether it performs another one when it is given another code "
     "(swaps, heads). Colours of signed numbers: blue is above zero, orange below."
 )
+_NONE_SOLVED = "the model solves none of the instances, so that no answer can stay or follow"
 
 
 def findings(tables: Mapping[str, Sequence[Row]], study: Study, pairs: str) -> list[str]:
@@ -69,19 +70,22 @@ def _apart(rows: Sequence[Row], study: Study) -> Iterator[str]:
 def _swapped(rows: Sequence[Row]) -> Iterator[str]:
     by_code = {row["code"]: row for row in swapped_everywhere(rows)} if rows else {}
     donor, same, control = map(by_code.get, ("donor", "same operation", "permuted heads"))
-    if donor is None or donor["donor_rate"] is None:
+    if donor is None:
+        return
+    if donor.get("donor_rate") is None:
+        yield f"Swaps: {_NONE_SOLVED}."
         return
     text = (
         "Swaps: given the codes of an instance with another operation in all layers, "
         f"{donor['donor_rate']:.2f} of the answers follow that operation"
     )
-    if control is not None and control["donor_rate"] is not None:
+    if control is not None and control.get("donor_rate") is not None:
         permuted = f"with its heads permuted ({control['donor_rate']:.2f})"
         carried, compared = _compared(_rate(donor, "donor"), _rate(control, "donor"), permuted)
         text += f", {compared}: the code alone "
         text += "carries an operation over, in part" if carried else "is not shown to carry it over"
     yield f"{text}."
-    if same is not None and same["stay_rate"] is not None:
+    if same is not None and same.get("stay_rate") is not None:
         another = f"with another operation's ({donor['stay_rate']:.2f})"
         matters, compared = _compared(_rate(same, "stay"), _rate(donor, "stay"), another)
         yield (
@@ -108,7 +112,7 @@ def _most_needed_head(rows: Sequence[Row]) -> Iterator[str]:
     """Which head, taken out alone, costs most, on average over the operations."""
     stay: dict[tuple[int, int], list[float]] = {}
     for row in chosen(rows, code="zero"):
-        if row["stay_rate"] is not None:
+        if row.get("stay_rate") is not None:
             stay.setdefault((row["layer"], row["head"]), []).append(row["stay_rate"])
     if stay:
         (layer, head), rates = min(stay.items(), key=lambda one: sum(one[1]) / len(one[1]))
@@ -116,3 +120,5 @@ def _most_needed_head(rows: Sequence[Row]) -> Iterator[str]:
             f"Heads: most depends on head {head} of layer {layer + 1}; without it alone "
             f"{sum(rates) / len(rates):.2f} of the answers stay."
         )
+    elif rows:
+        yield f"Heads: {_NONE_SOLVED}."
