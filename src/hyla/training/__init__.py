@@ -10,8 +10,9 @@ from hyla.training.config import (
 )
 from hyla.training.loading import TrainedRun, load_run
 from hyla.training.member import Member
+from hyla.training.population.company import company_key
 from hyla.training.population.population import Population
-from hyla.training.population.training import company_key, train, train_together
+from hyla.training.population.training import train, train_together
 from hyla.training.run.held import run_path
 from hyla.training.run.stop import Interrupted
 

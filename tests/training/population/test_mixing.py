@@ -212,10 +212,10 @@ def test_company_is_everything_but_the_attention_and_the_members():
     assert company_key(replace(config, steps=25)) != company_key(config)
     fused = replace(config, model=replace(config.model, backend="fused"))
     assert company_key(fused) != company_key(config)
-    with pytest.raises(ValueError, match=r"alone: of these backend differs$"):
+    with pytest.raises(ValueError, match=r"alone: these differ in backend$"):
         train_together([other, fused], device="cpu")
     longer = replace(other, model=replace(other.model, num_layers=3))
-    with pytest.raises(ValueError, match=r"alone: of these model\.num_layers differs$"):
+    with pytest.raises(ValueError, match=r"alone: these differ in model\.num_layers$"):
         train_together([config, longer], device="cpu")
     with pytest.raises(ValueError, match="one of these runs is there twice"):
         train_together([config, config], device="cpu")

@@ -1,8 +1,7 @@
 """`train(config)`: a population from wherever its run stands to its end."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ from rich.console import Console
 
 from hyla.training.config import Evaluation, TrainConfig
 from hyla.training.devices import resolve_device
-from hyla.training.identity import fingerprint
 from hyla.training.population.cohort import Cohort, Model
-from hyla.training.population.mixing import why_not_mixed
+from hyla.training.population.company import check_company
 from hyla.training.population.population import Population
 from hyla.training.run.checkpoints.file import FileCheckpoints
 from hyla.training.run.directory import RunDirectory
@@ -69,7 +67,7 @@ def train_together(
     differ, or it is a ValueError; and an `ApartError` if some are finished or at another step. For
     the rest, see `train`.
     """
-    _check_company(configs)
+    check_company(configs)
     return _train(
         configs,
         root=root,
@@ -121,43 +119,6 @@ def _train(
         until=until,
         screen=screen,
     )
-
-
-def company_key(config: TrainConfig) -> str | None:
-    """Return what runs that can train together have in common; None if a run trains alone.
-
-    That is all but their members and the preset of attention.
-    """
-    return None if why_not_mixed(config.model) else fingerprint(_common(config))
-
-
-def _common(config: TrainConfig) -> dict[str, Any]:
-    common = replace(config, model=replace(config.model, attention="softmax"))
-    return common.to_tree() | {"members": [], "backend": config.model.backend}
-
-
-def _check_company(configs: Sequence[TrainConfig]) -> None:
-    if len({fingerprint(config.to_tree()) for config in configs}) < len(configs):
-        raise ValueError("one of these runs is there twice: give all members to one config")
-    first, *others = configs
-    for config in others:
-        different = ", ".join(_differences(_common(first), _common(config)))
-        reason = why_not_mixed(first.model) or why_not_mixed(config.model)
-        if different or reason:
-            raise ValueError(
-                "runs that train together differ in their members and the preset of attention "
-                f"alone: {reason or f'of these {different} differs'}"
-            )
-
-
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of settings that are not the same in two trees, as model.num_layers."""
-    for name in one.keys() | other.keys():
-        here, there = one.get(name), other.get(name)
-        if isinstance(here, Mapping) and isinstance(there, Mapping):
-            yield from (f"{name}.{inner}" for inner in _differences(here, there))
-        elif here != there:
-            yield name
 
 
 def build_cohort(
