@@ -12,13 +12,13 @@ divides by the number of keys.
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from hyla.attention.phi import PHIS
 
@@ -105,9 +105,15 @@ def _constant_moments(
 
 @lru_cache(maxsize=256)  # of a φ that is made anew for each call, not all
 def _cached_moments(phi: str | Callable[[Tensor], Tensor], variance: float) -> tuple[float, float]:
-    with _disable_current_modes():  # torch.export has fake tensors here, and the cache lasts
-        mean, square = _integrated(phi, torch.tensor(variance, dtype=torch.float64))
-        return mean.item(), square.item()
+    # In a thread of its own: this one may have the fake tensors of a compiler or of torch.export,
+    # and the cache lasts.
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(_integrated_once, phi, variance).result()
+
+
+def _integrated_once(phi: str | Callable[[Tensor], Tensor], variance: float) -> tuple[float, float]:
+    mean, square = _integrated(phi, torch.tensor(variance, dtype=torch.float64))
+    return mean.item(), square.item()
 
 
 def _integrated(phi: str | Callable[[Tensor], Tensor], variance: Tensor) -> tuple[Tensor, Tensor]:

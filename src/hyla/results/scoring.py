@@ -17,7 +17,6 @@ from hyla.training.devices import resolve_device
 from hyla.training.population.cohort import Cohort
 from hyla.training.population.population import EVALUATION_BATCH
 from hyla.training.population.training import build_cohort
-from hyla.training.run.directory import add_provenance
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
 from hyla.training.run.stop import Stopped, StopRequest
 
@@ -68,7 +67,7 @@ def score_rest(
             for i, member in enumerate(stored.summary["members"])
         ]
         instances = scored_instances(stored) | dict.fromkeys(splits, asked.final_instances)
-        add_provenance(path, where)
+        directory.record_start(where)
         directory.finish(stored.summary | {"members": members, "scored": instances})
 
 

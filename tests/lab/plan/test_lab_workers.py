@@ -168,5 +168,8 @@ def test_companies_are_of_those_that_differ_in_attention_alone(tmp_path: Path):
     last = dataclasses.replace(shares[0], step=shares[0].config.steps)
     assert companies([last, last], lambda config: 8) == [[last], [last]]
     # And what stands at another step goes its own way.
-    further = dataclasses.replace(shares[1], step=1)
+    further = dataclasses.replace(shares[1], step=1, state="resumable at step 1")
     assert companies([shares[0], further], lambda config: 8) == [[shares[0]], [further]]
+    # One that has a checkpoint of its start and one that has none do not stand at the same place.
+    begun = dataclasses.replace(shares[1], state="resumable at step 0")
+    assert companies([shares[0], begun], lambda config: 8) == [[shares[0]], [begun]]

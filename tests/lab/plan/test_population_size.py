@@ -34,7 +34,7 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: self)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-        monkeypatch.setattr(throughput, "_free", lambda device: None)
+        monkeypatch.setattr(throughput, "free_memory", lambda: None)
         monkeypatch.setattr(throughput, "_tried", self.measure)
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/nowhere")
 

@@ -9,6 +9,7 @@ import torch
 
 from golden_files import relative_error
 from hyla.attention import resolve_spec
+from hyla.attention.start import _cached_moments
 from hyla.training import (
     Interrupted,
     company_key,
@@ -17,6 +18,7 @@ from hyla.training import (
     train,
     train_together,
 )
+from hyla.training.population.mixing import _sums_of_members
 from hyla.training.run.errors import ApartError
 from hyla.training.run.loop import _Loop
 from hyla.training.run.reading import read_provenance
@@ -92,11 +94,28 @@ def test_members_start_from_what_they_would_start_from_alone():
         assert together.parameters[index].equal(alone.parameters[0])
 
 
+def test_a_compiler_sees_through_the_first_of_a_process():
+    """Whose expected deviation is computed while fake tensors are about."""
+
+    def sums(q, k, v):
+        def of_member(q, k, v):
+            methods = "hyla 1, hyla.expected2 1"
+            return _sums_of_members(q, k, v, None, methods, causal=False, backend="reference")
+
+        return torch.vmap(of_member)(q, k, v)
+
+    operands = torch.randn(3, 2, 2, 5, 4, 4)
+    _cached_moments.cache_clear()
+    compiled = torch.compile(sums, backend="aot_eager", fullgraph=True)(*operands)
+    assert compiled.equal(sums(*operands))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own compiler
 def test_compiling_changes_rounding_only():
     eager, compiled = mixed("sraven", compile=False), mixed("sraven", compile=True)
-    for population in (eager, compiled):
+    _cached_moments.cache_clear()
+    for population in (compiled, eager):
         population.train(STEPS)
     assert relative_error(compiled.mean_losses(), eager.mean_losses()) < 1e-5
     assert relative_error(compiled.parameters, eager.parameters) < 5e-3
@@ -178,8 +197,11 @@ def test_runs_at_different_steps_do_not_train_together(tmp_path):
     train(configs[0], root=tmp_path, device="cpu")
     with pytest.raises(ApartError, match=r"fuzzy-hyla-.* finished before: leave it out"):
         train_together(configs, root=tmp_path, device="cpu")
-    # Nothing is held by those that did not begin.
+    # Nothing is held by those that did not begin, nor said of them.
+    assert [len(read_provenance(run_path(each, tmp_path))) for each in configs] == [2, 0, 0]
     train(configs[1], root=tmp_path, device="cpu")
+    [start] = read_provenance(run_path(configs[1], tmp_path))
+    assert "beside" not in start
 
 
 def test_runs_of_which_one_was_stopped_before_its_record_do_not_train_together(
@@ -212,13 +234,15 @@ def test_company_is_everything_but_the_attention_and_the_members():
     assert company_key(replace(config, steps=25)) != company_key(config)
     fused = replace(config, model=replace(config.model, backend="fused"))
     assert company_key(fused) != company_key(config)
-    with pytest.raises(ValueError, match=r"alone: these differ in backend$"):
+    with pytest.raises(ValueError, match=r"alone: these differ in model\.backend$"):
         train_together([other, fused], device="cpu")
     longer = replace(other, model=replace(other.model, num_layers=3))
     with pytest.raises(ValueError, match=r"alone: these differ in model\.num_layers$"):
         train_together([config, longer], device="cpu")
     with pytest.raises(ValueError, match="one of these runs is there twice"):
         train_together([config, config], device="cpu")
+    with pytest.raises(ValueError, match="nothing to train"):
+        train_together([], device="cpu")
 
 
 @pytest.mark.parametrize(

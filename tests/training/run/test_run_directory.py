@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hyla._files import write_atomically
 from hyla.training.identity import fingerprint
 from hyla.training.run import directory
 from hyla.training.run.directory import RunDirectory
 from hyla.training.run.errors import RunBusyError, RunDirectoryError
+from hyla.training.run.reading import read_provenance
 
 CONFIG = {"task": {"name": "fuzzy", "terms": 32}, "lr": [1e-3, 3e-4], "seeds": 3}
 
@@ -40,11 +40,6 @@ def test_the_directory_says_what_the_run_is(tmp_path: Path) -> None:
         assert json.loads((run.path / "lock").read_text())["pid"] == os.getpid()
     assert json.loads((run.path / "config.json").read_text()) == CONFIG
     assert (run.path / "lock").read_text() == ""
-    with RunDirectory.open(tmp_path / "runs", "fuzzy-hyla", CONFIG):
-        pass
-    starts = json.loads((run.path / "provenance.json").read_text())
-    assert len(starts) == 2
-    assert starts[0].keys() >= {"started", "hyla", "torch", "python", "device", "git_commit"}
 
 
 @pytest.mark.parametrize("name", ["", "../elsewhere", "a/b", ".hidden", "two words"])
@@ -166,7 +161,6 @@ def test_a_finished_run_says_so(tmp_path: Path) -> None:
         assert run.finished == summary
     with RunDirectory.open(tmp_path, "run", CONFIG) as run:
         assert run.finished == summary
-    assert len(json.loads((run.path / "provenance.json").read_text())) == 1
 
 
 def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,21 +263,22 @@ def test_a_run_on_a_full_disk_says_how_to_go_on_and_does(tiny_disk: Path) -> Non
     assert not list(run.path.glob(".*.tmp-*"))
 
 
-@pytest.mark.parametrize("name", ["config.json", "provenance.json"])
-def test_a_disk_that_fills_while_a_run_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_disk_that_fills_while_a_run_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(path: Path, content: bytes) -> None:
-        if path.name == name:
-            raise OSError(errno.ENOSPC, "injected")
-        write_atomically(path, content)
+        raise OSError(errno.ENOSPC, "injected")
 
     with monkeypatch.context() as patch:
         patch.setattr(directory, "write_atomically", write)
-        with pytest.raises(RunDirectoryError, match=f"Disk full: cannot write .*{name}"):
+        with pytest.raises(RunDirectoryError, match=r"Disk full: cannot write .*config\.json"):
             RunDirectory.open(tmp_path, "run", CONFIG)
-    with RunDirectory.open(tmp_path, "run", CONFIG):
-        pass
+    with RunDirectory.open(tmp_path, "run", CONFIG) as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(directory, "write_atomically", write)
+            with pytest.raises(RunDirectoryError, match=r"Disk full: .*provenance\.json"):
+                run.record_start(torch.device("cpu"))
+        run.record_start(torch.device("cpu"))
 
 
 def test_a_failed_sync_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,21 +323,23 @@ def test_a_damaged_summary_says_what_to_do(tmp_path: Path, content: str) -> None
 @pytest.mark.parametrize("content", ["", "{", "{}", "[3]"])
 def test_a_damaged_provenance_says_what_to_do(tmp_path: Path, content: str) -> None:
     with RunDirectory.open(tmp_path, "run", CONFIG) as run:
-        pass
-    (run.path / "provenance.json").write_text(content)
-    with pytest.raises(RunDirectoryError, match=r"provenance\.json is damaged.*delete it"):
-        RunDirectory.open(tmp_path, "run", CONFIG)
+        (run.path / "provenance.json").write_text(content)
+        with pytest.raises(RunDirectoryError, match=r"provenance\.json is damaged.*delete it"):
+            run.record_start(torch.device("cpu"))
 
 
-def test_provenance_names_the_device_that_trained(
+def test_provenance_says_where_each_start_trained_and_beside_what(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    for device in (torch.device("cpu"), torch.device("cuda"), None):
-        with RunDirectory.open(tmp_path, "run", CONFIG, device=device) as run:
-            pass
-    starts = json.loads((run.path / "provenance.json").read_text())
-    assert starts[0]["device"].startswith("CPU (")
-    assert starts[0]["cuda"] is None
-    assert [start["device"] for start in starts[1:]] == ["a GPU", "a GPU"]
+    with RunDirectory.open(tmp_path, "run", CONFIG) as run:
+        assert read_provenance(run.path) == []
+        run.record_start(torch.device("cpu"))
+        run.record_start(torch.device("cuda"), beside=["another-run"])
+    first, second = read_provenance(run.path)
+    assert first.keys() >= {"started", "hyla", "torch", "python", "device", "git_commit"}
+    assert first["device"].startswith("CPU (")
+    assert first["cuda"] is None
+    assert "beside" not in first
+    assert second["device"] == "a GPU"
+    assert second["beside"] == ["another-run"]

@@ -12,15 +12,15 @@ def companies(shares: Sequence[Share], together: PopulationSize) -> list[list[Sh
     A company has as many models at most as each of its populations may have.
     """
     found: list[list[Share]] = []
-    joined: dict[tuple[str, int], list[Share]] = {}
+    joined: dict[tuple[str, str], list[Share]] = {}
     for share in shares:
-        kind = company_key(share.config) if share.step < share.config.steps else None
+        kind = None if share.trained else company_key(share.config)
         if kind is None:
             found.append([share])
             continue
-        own = joined.setdefault((kind, share.step), [])
+        own = joined.setdefault((kind, share.state), [])
         if models_of([*own, share]) > min(together(each.config) for each in [*own, share]):
-            own = joined[kind, share.step] = []
+            own = joined[kind, share.state] = []
         if not own:
             found.append(own)
         own.append(share)

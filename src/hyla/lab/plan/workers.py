@@ -163,7 +163,7 @@ def _train_as_one(
         say(f"{_ONE_AFTER_THE_OTHER}: {error}")
     except Exception as error:
         traceback.print_exc()
-        say(f"{_ONE_AFTER_THE_OTHER}: {_last_line(error)}")
+        say(f"{_ONE_AFTER_THE_OTHER}: {_in_a_line(error)}")
     free_memory()
 
 
@@ -180,7 +180,7 @@ def _complete_here(
         raise
     except Exception as error:
         traceback.print_exc()
-        outcome.failures.append(_failure(share, _last_line(error)))
+        outcome.failures.append(_failure(share, _in_a_line(error)))
 
 
 def _left_to_another(error: RunBusyError) -> str:
@@ -191,8 +191,9 @@ def _failure(share: Share, message: str) -> str:
     return f"{share.method} ({share.path.name}): {message}"
 
 
-def _last_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[-1]
+def _in_a_line(error: Exception) -> str:
+    """Return an error's first line: a compiler's last ones say how to learn more."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
 class _Worker:
@@ -274,7 +275,7 @@ def _work(orders: Connection, slot: int, workers: int, device: str, log: Path) -
                 answer = _BUSY, _left_to_another(error)
             except Exception as error:  # one population's failure is not the others'
                 traceback.print_exc()
-                answer = _FAILED, f"{_last_line(error)} (see {log})"
+                answer = _FAILED, f"{_in_a_line(error)} (see {log})"
             orders.send(answer)
 
 

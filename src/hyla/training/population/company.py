@@ -19,6 +19,8 @@ def company_key(config: TrainConfig) -> str | None:
 
 def check_company(configs: Sequence[TrainConfig]) -> None:
     """Raise a ValueError that says why, unless these runs can train together."""
+    if not configs:
+        raise ValueError("there is nothing to train: give the config of each run")
     if len({fingerprint(config.to_tree()) for config in configs}) < len(configs):
         raise ValueError("one of these runs is there twice: give all members to one config")
     first, *others = configs
@@ -34,7 +36,8 @@ def check_company(configs: Sequence[TrainConfig]) -> None:
 
 def _common(config: TrainConfig) -> dict[str, Any]:
     common = replace(config, model=replace(config.model, attention="softmax"))
-    return common.to_tree() | {"members": [], "backend": config.model.backend}
+    tree = common.to_tree() | {"members": []}
+    return tree | {"model": tree["model"] | {"backend": config.model.backend}}
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:

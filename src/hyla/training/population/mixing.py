@@ -40,7 +40,7 @@ class MixedAttention(MultiHeadAttention):
         bias = options["bias"]
         assert bias is None or isinstance(bias, DistanceBias)
         for other in ("mask", "code_multiplier", "value_weight"):
-            assert options.get(other) is None, other  # see `why_not_mixed`
+            assert options.get(other) is None, other  # tasks have none; see `why_not_mixed`
         table = None if bias is None else bias.table
         return _sums_of_members(q, k, v, table, self.methods, options["causal"], self.backend)
 

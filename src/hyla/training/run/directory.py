@@ -3,7 +3,7 @@
 ``RUNS/<name>-<first 12 hex digits of the config's fingerprint>/`` holds
 
 - ``config.json``: the resolved config; its fingerprint is the identity of the run;
-- ``provenance.json``: one entry per start: versions, device, git commit, time;
+- ``provenance.json``: one entry per start of training: versions, device, git commit, time;
 - ``metrics.jsonl``: one JSON object per line, each with its ``step``; that of step 0 says how large
   the branches of the models are (`read_branch_scales`), all others are metrics;
 - ``checkpoint-*``: see `hyla.training.run.checkpoints`;
@@ -26,7 +26,6 @@ import torch
 from hyla import __version__
 from hyla._environment import environment, git_commit
 from hyla._files import read_regular, write_atomically
-from hyla.training.devices import resolve_device
 from hyla.training.identity import fingerprint
 from hyla.training.run.errors import RunDirectoryError, explained
 from hyla.training.run.lock import now, take_lock
@@ -55,19 +54,8 @@ class RunDirectory:
         self._metrics = self._open_metrics()
 
     @classmethod
-    def open(
-        cls,
-        root: Path,
-        name: str,
-        config: dict[str, Any],
-        *,
-        device: torch.device | None = None,
-        beside: Sequence[str] = (),
-    ) -> "RunDirectory":
+    def open(cls, root: Path, name: str, config: dict[str, Any]) -> "RunDirectory":
         """Create, or reopen, the directory of the run with this config, and lock it.
-
-        For the record, `device` is where this start trains, the GPU, if there is one, by default;
-        `beside` names the runs that train together with it.
 
         Raises:
             RunBusyError: another process holds the run.
@@ -86,8 +74,6 @@ class RunDirectory:
         lock = take_lock(path / "lock")
         try:
             _write_or_check_config(path / "config.json", config, identity)
-            if read_finished(path) is None:
-                add_provenance(path, device, beside)
             return cls(path, identity, lock)
         except BaseException:
             lock.close()
@@ -106,6 +92,22 @@ class RunDirectory:
             with suppress(OSError):  # the name in it is a courtesy
                 self._lock.truncate(0)  # the file itself stays, as others may wait on it
             self._lock.close()
+
+    def record_start(self, device: torch.device, beside: Sequence[str] = ()) -> None:
+        """Add this start to the run's provenance: its figures come from all of them.
+
+        `device` is where it computes, and `beside` names the runs that train together with it.
+        """
+        start = {
+            "started": now(),
+            "hyla": __version__,
+            "git_commit": git_commit(),
+            **environment(device),
+            "platform": platform.platform(),
+        }
+        company = {"beside": list(beside)} if beside else {}
+        starts = [*read_provenance(self.path), start | company]
+        self.keep("provenance.json", (json.dumps(starts, indent=2) + "\n").encode())
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append `record`, which has an integer ``step``, to ``metrics.jsonl``."""
@@ -201,20 +203,3 @@ def _write_or_check_config(path: Path, config: dict[str, Any], identity: str) ->
             f"{path} is not the config of this run ({identity[:12]}): it was edited, or another "
             "config has the same short hash. Move the directory away, or use another name."
         )
-
-
-def add_provenance(run: Path, device: torch.device | None, beside: Sequence[str] = ()) -> None:
-    """Record this start; a run resumed elsewhere has several, and its figures come from all."""
-    company = {"beside": list(beside)} if beside else {}
-    start = {
-        "started": now(),
-        "hyla": __version__,
-        "git_commit": git_commit(),
-        **environment(device or resolve_device("auto")),
-        "platform": platform.platform(),
-        **company,
-    }
-    starts = [*read_provenance(run), start]
-    path = run / "provenance.json"
-    with explained(path):
-        write_atomically(path, (json.dumps(starts, indent=2) + "\n").encode())

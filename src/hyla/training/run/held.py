@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hyla.training.run.checkpoints.base import Checkpoint, Checkpoints
@@ -30,20 +29,13 @@ def run_path(config: RunConfig, root: Path | str) -> Path:
 
 
 def open_directories(
-    configs: Sequence[RunConfig],
-    root: Path,
-    device: torch.device,
-    sinks: OpenSinks,
-    stack: ExitStack,
+    configs: Sequence[RunConfig], root: Path, sinks: OpenSinks, stack: ExitStack
 ) -> list[tuple[RunDirectory, Sequence[MetricSink]]]:
     """Take the directories of runs, and their sinks if none is finished, until `stack` unwinds."""
-    paths = [run_path(config, root) for config in configs]
-    runs = []
-    for config, path in zip(configs, paths, strict=True):
-        beside = [other.name for other in paths if other != path]
-        name, tree = run_name(config), config.to_tree()
-        run = RunDirectory.open(root, name, tree, device=device, beside=beside)
-        runs.append(stack.enter_context(run))
+    runs = [
+        stack.enter_context(RunDirectory.open(root, run_name(config), config.to_tree()))
+        for config in configs
+    ]
     if any(run.finished is not None for run in runs):
         return [(run, ()) for run in runs]
     held = []

@@ -71,7 +71,7 @@ def runs_to_the_end(
         held: list[tuple[RunDirectory, Sequence[MetricSink]]] = []
 
         def open_runs() -> list[tuple[Path, str, dict[str, Any] | None]]:
-            held.extend(open_directories(configs, Path(root), ranks.device, sinks, stack))
+            held.extend(open_directories(configs, Path(root), sinks, stack))
             return [(run.path, run.fingerprint, run.finished) for run, _ in held]
 
         opened = ranks.on_first(open_runs)
@@ -87,7 +87,8 @@ def runs_to_the_end(
         stop = stack.enter_context(StopRequest(max_seconds=max_seconds))
         shown = screen or Console(quiet=not ranks.first)
         names = [_name_among(configs, config, m) for config in configs for m in config.members]
-        title = " + ".join(path.name for path, *_ in opened)
+        alone = len(opened) == 1
+        title = opened[0][0].name if alone else f"{len(opened)} runs as one"
         progress = stack.enter_context(Progress(title, configs[0].steps, names, shown))
 
         def hold(place: int) -> HeldRun:
@@ -99,7 +100,7 @@ def runs_to_the_end(
                 directory=directory,
                 checkpoints=kind(path, fingerprint, ranks=ranks, say=progress.message),
                 sinks=own_sinks,
-                place=slice(before, before + len(config.members)) if len(configs) > 1 else None,
+                place=slice(before, before + len(config.members)) if not alone else None,
             )
 
         runs = [hold(place) for place in range(len(configs))]
@@ -107,6 +108,8 @@ def runs_to_the_end(
         check_together(checkpoints)
         trainee = build(runs[0].directory, progress.message)
         stack.callback(trainee.close)
+        # Not before: what could not be built did not train, alone or together.
+        ranks.on_first(lambda: _record_start([run for run, _ in held], ranks.device))
         return _Loop(
             runs=runs,
             checkpoints=[each for each in checkpoints if each is not None],
@@ -118,6 +121,11 @@ def runs_to_the_end(
             crowding=stack.enter_context(Crowding(progress.message)) if on_cpu else None,
             until=configs[0].steps if until is None else until,
         ).run_all()
+
+
+def _record_start(runs: Sequence[RunDirectory], device: torch.device) -> None:
+    for run in runs:
+        run.record_start(device, [other.path.name for other in runs if other is not run])
 
 
 def _name_among(configs: Sequence[RunConfig], config: RunConfig, member: Member) -> str:
