@@ -161,14 +161,14 @@ def test_estimates_are_what_the_benchmark_measured(device: str):
         assert 0.5 < step * row["steps_per_second"] < 2, row
 
 
-def test_rows_of_table_a1_that_take_less_are_estimated_to_take_less():
+def test_rows_of_table_a1_that_take_more_are_estimated_to_take_more():
     methods = methods_of(load("tableA1"), PAPER_SCALE, Effort(only={"task_name": ["sraven"]}))
     by_row = {
         (m.config.model.attention, m.config.model.feed_forward): seconds_for(m.config, device="cpu")
         for m in methods
     }
-    assert by_row["linear", "gelu"] < by_row["softmax", "gelu"] < by_row["hyla", "gelu"]
-    assert by_row["hyla", "gelu"] < by_row["hyla_deep", "gelu"]
+    assert by_row["linear", "gelu"] == by_row["softmax", "gelu"] == by_row["hyla", "gelu"]
+    assert by_row["hyla_deep", "gelu"] > 2 * by_row["hyla", "gelu"]
     # Four experts take so much that attention hardly matters.
     assert by_row["linear", "moe"] > 0.75 * by_row["hyla", "moe"]
 
