@@ -1,5 +1,6 @@
 """The kernel for small heads on a CPU, by what the small-head kernel on GPUs is held to."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -262,12 +263,25 @@ def unread(*shape: int) -> torch.Tensor:
 
 
 def test_gradients_of_large_biases_are_kept_in_few_parts():
-    parts = []
-    for tokens in (36, 256, 2048):
-        q = unread(64, tokens, 8, 4)
-        bias = unread(1, 8, tokens, tokens)
-        parts.append(small_head._parts(Call(q, q, q, formula=HYLA, bias=bias)))
-    assert parts == [32, 16, 1]
+    biases = [unread(1, 8, tokens, tokens) for tokens in (36, 256, 2048)]
+    assert [small_head._most_parts(bias) for bias in biases] == [32, 16, 1]
+
+
+@pytest.mark.parametrize("by_distance", [True, False])
+def test_lanes_without_a_query_leave_no_nan(by_distance):
+    """Three queries in a vector: what the other lanes make of an infinite value is nobody's."""
+    shape = (2, 4, 8) if by_distance else (2, 4, 3, 6)
+    q, k, v = torch.randn(2, 3, 4, 4), torch.randn(2, 6, 4, 4), torch.randn(2, 6, 4, 4)
+    v[0, 2, 1, 3] = math.inf
+    bias = torch.randn(shape)
+    bias = DistanceBias(bias) if by_distance else bias
+    found = []
+    for backend in ("fused", "reference"):
+        leaf = (bias.table if by_distance else bias).clone().requires_grad_()
+        given = DistanceBias(leaf) if by_distance else leaf
+        attention(q, k, v, bias=given, bias_masks=False, backend=backend).sum().backward()
+        found.append(leaf.grad)
+    assert found[0].isnan().sum() == found[1].isnan().sum() < leaf.numel()
 
 
 def test_gradients_of_biases_of_one_part_are_right(monkeypatch):

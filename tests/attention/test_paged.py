@@ -119,7 +119,7 @@ def test_what_the_kernel_refuses():
         normalisation="none", value="hidden", phi="relu", scale=0.1, eps=1e-6, causal=False
     )
     call = Call(q, k, v, formula=formula, paging=Paging(table, lengths))
-    with pytest.raises(ValueError, match="for decoding"):
+    with pytest.raises(ValueError, match="only the decoding kernel"):
         fused_attention("large_head", call)
 
 

@@ -150,4 +150,3 @@ static void wait_for_products() {
     block::exchange(&mine, 0);  // a warp waits as one
 }
 
-static void publish_tiles() { hazards_publish(); }

@@ -68,6 +68,7 @@ def explain(
 ) -> Explanation:
     """Say which path `attention` with the same arguments would take, and why. Computes nothing.
 
+    (Where a kernel for the CPU is asked about first, the compiler is tried, which takes a second.)
     Whether gradients are needed, autocast and the device count as they would there; the answer is
     that of a call which is not compiled.
     """

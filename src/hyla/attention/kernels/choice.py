@@ -84,7 +84,7 @@ def why_refused(kernel: str, call: Call) -> str | None:
     if call.multiplier is not None and is_differentiated(call.multiplier):
         return "the code multiplier has no gradient in the kernels"
     if call.paging is not None and kernel != "decode":
-        return "a cache in pages is for decoding"
+        return "only the decoding kernel reads a cache in pages"
     return (
         why_not_forward_mode(call.q, call.k, call.v, call.bias, call.multiplier)
         or output_stage.why_unfit(call)

@@ -101,7 +101,8 @@ def _load(source: str, name: str, macros: tuple[tuple[str, int], ...], device_in
 def kept_cubin(source: str, macros: Mapping[str, int], architecture: str) -> bytes:
     """Compile as `compile_cubin`, or return what an earlier process compiled.
 
-    Where torch.compile was told to keep its code (TORCHINDUCTOR_CACHE_DIR), kernels are kept too.
+    Kernels are kept below torch.compile's own folder (TORCHINDUCTOR_CACHE_DIR), if it was told one
+    or has compiled in this process.
     """
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if folder is None:

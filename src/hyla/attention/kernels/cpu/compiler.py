@@ -128,7 +128,8 @@ def _run(command: list[str], source: str = "") -> subprocess.CompletedProcess[st
 def _kept(of: str) -> Path | None:
     """Return where the library for `of` lies or would lie, or None for a user without a home.
 
-    That is where torch.compile was told to keep its code, or else the user's own cache.
+    That is below torch.compile's own folder, if it was told one or has compiled here, or else in
+    the user's cache.
     """
     chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
@@ -147,9 +148,10 @@ def _compiler() -> str | None:
 @functools.cache
 def _machine() -> str:
     """Return what code made elsewhere may not share: the compiler, and what the CPU can do."""
-    version = _run([_compiler() or "c++", "--version"])
+    compiler = _compiler() or "c++"
+    made_by = f"{shutil.which(compiler)}\n{_run([compiler, '--version']).stdout}"
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("flags", "Features")):
-                return version.stdout + line
-    return version.stdout + platform.platform()
+                return made_by + line
+    return made_by + platform.platform()

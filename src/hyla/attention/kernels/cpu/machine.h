@@ -80,8 +80,8 @@ static inline Vector sums_of_pairs(Vector x, Vector y) {
 #endif
 }
 
-// Add to each of `count` numbers the sum over the lanes of a vector. What the vectors hold is lost.
-static inline void add_sums(float *to, Vector *vectors, int count) {
+// Add to each of `count` numbers the sum over the lanes of a vector.
+static inline void add_sums(float *to, const Vector *vectors, int count) {
     for (int done = 0; done < count; done += LANES) {
         const int here = count - done < LANES ? count - done : LANES;
         Vector level[LANES];
@@ -100,5 +100,8 @@ static inline void add_sums(float *to, Vector *vectors, int count) {
 template <typename Function>
 static void share_out(long count, int threads, Function function) {
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
-    for (int i = 0; i < threads; ++i) function(count * i / threads, count * (i + 1) / threads);
+    for (int i = 0; i < threads; ++i) {
+        const long first = count * i / threads, last = count * (i + 1) / threads;
+        if (first < last) function(first, last);
+    }
 }

@@ -116,7 +116,8 @@ struct Work {
     void normalise_heads(Pairs &pairs) const {
         Vector squares{};
         for (const Vector &x : pairs.code) squares += x * x;
-        pairs.root = each(squares * (1.f / HEADS) + given.eps, [](float x) { return inverse_root_of(x); });
+        const Vector mean = squares * (1.f / HEADS) + given.eps;
+        pairs.root = only(real, each(mean, [](float x) { return inverse_root_of(x); }));
         for (Vector &x : pairs.code) x *= pairs.root;
     }
 
@@ -310,7 +311,7 @@ struct Work {
         const float *key = this->key(k);
         Vector dk[ROW];
         for (int h = 0; h < HEADS; ++h) {
-            const Vector ds = MASKED ? only(seen(h, k), pairs.gradient[h]) : pairs.gradient[h];
+            const Vector ds = only(MASKED ? seen(h, k) : real, pairs.gradient[h]);
             if (BIASED && given.bias.gradient)
                 add(given.bias.gradient + part * given.bias.part + bias_offset(h, k), ds);
             for (int d = 0; d < WIDTH; ++d) {

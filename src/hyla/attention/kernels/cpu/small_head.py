@@ -125,6 +125,7 @@ class _BiasAsRead:
         """Allocate a gradient for each part of the batch: no two threads add to the same."""
         if self._given is None:
             return None
+        arguments.parts = min(arguments.batch_per_bias, _most_parts(self._given))
         slabs = self._at.new_zeros(arguments.parts, *self._at.shape)
         arguments.bias.gradient, arguments.bias.part = slabs.data_ptr(), slabs.stride(0)
         return slabs
@@ -139,6 +140,16 @@ class _BiasAsRead:
         else:
             natural = summed[..., : self._given.shape[-2]].mT
         return natural.to(self._given.dtype).contiguous()
+
+
+def _most_parts(bias: Tensor) -> int:
+    """Return in how many parts, at most, the sequences that share a bias are worked on and summed.
+
+    They depend on that bias alone, so that a member's gradient is the same bits in every
+    population, and with any number of threads.
+    """
+    of_one = bias.shape[1:].numel()
+    return max(1, min(_MOST_PARTS, _MOST_IN_SLABS // max(1, of_one)))
 
 
 # ------------------------------------------------------------------ the call
@@ -189,20 +200,8 @@ def _arguments(call: Call) -> Arguments:
     work = batch * queries * keys * heads * width
     # All or one: another number of them would end torch's threads, to begin new ones.
     arguments.threads = torch.get_num_threads() if work > _WORTH_THREADS else 1
-    arguments.parts = _parts(call)
+    arguments.parts = arguments.batch_per_bias  # each sequence by itself
     return arguments
-
-
-def _parts(call: Call) -> int:
-    """Return in how many parts the sequences that share a bias are worked on and summed.
-
-    They depend on that bias and its sequences alone, so that a member's gradient is the same bits
-    in every population, and with any number of threads.
-    """
-    if call.bias is None:
-        return 1
-    of_one = call.bias.shape[1:].numel()
-    return max(1, min(call.sharing(call.bias), _MOST_PARTS, _MOST_IN_SLABS // max(1, of_one)))
 
 
 def _launch(direction: str, call: Call, arguments: Arguments) -> None:
@@ -216,7 +215,7 @@ def _launch(direction: str, call: Call, arguments: Arguments) -> None:
         "RESIDUAL": int(formula.value == "residual"),
         **formula.macros(),
         "BIASED": int(call.bias is not None),
-        "BIAS_MASKS": int(call.bias_masks),
+        "BIAS_MASKS": int(call.bias is not None and call.bias_masks),
         "MASKED": int(call.may_mask),
         "MULTIPLIED": int(call.multiplier is not None),
         "OUTPUT": formula.output_kind,

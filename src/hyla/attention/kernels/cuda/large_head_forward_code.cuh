@@ -12,7 +12,7 @@ typedef float Scores[8][UNIT][4];  // of eight heads
 
 // Up to this many heads keep their scores in registers until the sum of squares is known; more
 // are computed a second time.
-constexpr bool KEEPS_SCORES = GROUPS <= 2 || !HAS_RMS;
+constexpr bool KEEPS_SCORES = HAS_RMS && GROUPS <= 2;
 
 typedef float PerPair[UNIT][4];
 typedef float Exponents[UNIT][2][8];
@@ -148,7 +148,7 @@ DEVICE void write_unit(Memory &memory, const Arguments &a, const Sequence &s, in
             store_code(code + g * CODE_GROUP, score, factor);
         }
     };
-    if constexpr (KEEPS_SCORES && HAS_RMS) {
+    if constexpr (KEEPS_SCORES) {
         Scores score[GROUPS];
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {

@@ -99,6 +99,3 @@ template <int PENDING>
 DEVICE void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
-
-// What this thread has stored is seen by products, once a barrier has let them begin.
-DEVICE void publish_tiles() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
