@@ -146,8 +146,8 @@ def test_scores_by_warpgroups(builds):
 def test_tiles_that_were_not_published_to_warpgroups_are_missed(builds, monkeypatch):
     def without(*names):
         sources = read_sources(*names)
-        assert sources.count("        publish_tiles();\n") == 1
-        return sources.replace("        publish_tiles();\n", "")
+        assert sources.count("        publish_to_async();\n") == 1
+        return sources.replace("        publish_to_async();\n", "")
 
     monkeypatch.setattr(large_head, "read_sources", without)
     with pytest.raises(AssertionError, match="not published"):
@@ -251,20 +251,20 @@ BROKEN = {
         if (me < 16) copy_async(shared_address(own + 4 * me), (const Half *)(a.x + 4 * me), true);
         close_copies(); NEEDED(wait_for_copies<0>();) __syncthreads(); a.y[me] = own[me];""",
     "a write before a read is over, line: in bulk": """
-        own[me] = a.x[me]; publish_to_bulk(); __syncthreads();
+        own[me] = a.x[me]; publish_to_async(); __syncthreads();
         if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
         close_bulk(); NEEDED(wait_for_bulk_reads();) __syncthreads(); own[me] = 0.f;
         wait_for_bulk_reads();""",
     "a write before a read is over, line: in bulk, by the next block": """
-        own[me] = a.x[me]; publish_to_bulk(); __syncthreads();
+        own[me] = a.x[me]; publish_to_async(); __syncthreads();
         if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
         close_bulk(); NEEDED(wait_for_bulk_reads();)""",
     "a product, or a read in bulk, of what was not published": """
-        own[me] = a.x[me]; NEEDED(publish_to_bulk();) __syncthreads();
+        own[me] = a.x[me]; NEEDED(publish_to_async();) __syncthreads();
         if (me == 0) add_in_bulk(a.y, shared_address(own), 256);
         close_bulk(); wait_for_bulk_reads();""",
     "a read before a write is over, line: in bulk": """
-        own[me] = a.x[me]; publish_to_bulk(); NEEDED(__syncthreads();)
+        own[me] = a.x[me]; publish_to_async(); NEEDED(__syncthreads();)
         if (me == 63) add_in_bulk(a.y, shared_address(own), 256);
         close_bulk(); wait_for_bulk_reads();""",
     "a read of what nobody has written": "NEEDED(own[me] = 0.f;) a.y[me] = own[me];",

@@ -182,7 +182,7 @@ static void add_in_bulk(float *to, Shared from, int bytes) {
     hazards_start_read(source, bytes);
 }
 
-static void publish_to_bulk() { hazards_publish(); }
+static void publish_to_async() { hazards_publish(); }
 static void close_bulk() { additions[block::current].closed = additions[block::current].count; }
 
 static void wait_for_bulk_reads() {

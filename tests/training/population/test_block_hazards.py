@@ -58,7 +58,7 @@ def test_every_pass_in_any_order(sizes, members, tokens, dtype, builds):
 def test_tiles_that_are_not_published_are_missed(builds, monkeypatch):
     def without(source, name, macros, device):
         macros = {**macros, "UNPUBLISHED": 1}  # another kernel than the one that does
-        return builds.load_kernel(source.replace(" publish_tiles();", ""), name, macros, device)
+        return builds.load_kernel(source.replace(" publish_to_async();", ""), name, macros, device)
 
     monkeypatch.setattr(kernel, "load_kernel", without)
     x, *parameters = [*drawn([(5, SMALL.embed)], 1), *drawn(SMALL.project, 1)]

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from hyla.training import Interrupted, TrainConfig, train
 from hyla.training.run import loop
@@ -338,8 +339,8 @@ def test_sigkill_at_random_moments(tmp_path):
 
 def test_a_run_killed_before_its_first_checkpoint_says_that_it_starts_again(tmp_path, capsys):
     config = tiny_config()
-    with RunDirectory.open(tmp_path, run_name(config), config.to_tree()):
-        pass  # as far as a process came that was killed at its first step
+    with RunDirectory.open(tmp_path, run_name(config), config.to_tree()) as killed:
+        killed.record_start(torch.device("cpu"))  # and at its first step it was killed
     train(config, root=tmp_path, device="cpu")
     assert "no checkpoint was saved before: starting again from step 1" in capsys.readouterr().out
 

@@ -936,7 +936,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
             // The barrier between dQ and dK is that before the next tile, too: what dK reads is
             // not written before all have met once more, in the next code.
             add_query_gradient(a, s, memory, tile);
-            publish_to_bulk();
+            publish_to_async();
             tile_is_there();
             send_query_gradient(a, s, memory, tile);
         }

@@ -216,7 +216,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, BLOCKS) large_head
         // it is on its way, and what was last read makes room for one more.
         wait_for_copies<1>();
 #if WARPGROUPS
-        publish_to_bulk();
+        publish_to_async();
 #endif
         __syncthreads();
         copy_tokens<HALF_TILE, ByToken, SHARED_BY>(later_values, v, a.v, first_key + HALF_TILE, end);

@@ -158,7 +158,7 @@ DEVICE void add_in_bulk(float *to, Shared from, int bytes) {
 
 // What this thread has stored is seen by bulk copies, and by products of warpgroups, once a barrier has
 // let them begin.
-DEVICE void publish_to_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEVICE void publish_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 DEVICE void close_bulk() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 

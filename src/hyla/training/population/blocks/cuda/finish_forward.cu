@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) block_finish_forward(co
             set_up(memory.empty[stage], WARPGROUPS * WARPGROUP / WARP);
         }
     }
-    publish_tiles();
+    publish_to_async();
     Turn turn, left;
     int phase = 0;
     for (Share share(a.line, blockIdx.x); share.is_left(); phase ^= 1) {

@@ -74,7 +74,7 @@ struct Loader {
         store_straight<TOKENS, EMBED, 0>(first ? memory.stream : memory.upstream, token(), x);
         store_transposed<EMBED, EMBED, 0>(
             (first ? memory.stream_columns : memory.upstream_columns)[stage], token(), x);
-        publish_tiles();
+        publish_to_async();
     }
 };
 
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) block_hidden_backward(c
     extern __shared__ __align__(1024) uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
     if (my_thread() == 0) set_up(memory.weights, 1);
-    publish_tiles();
+    publish_to_async();
     float along[EMBED / 2], down[EMBED / 2];
     const int slice = my_slice(), rows = 64 * my_warpgroup() * ROW_BYTES;
     int phase = 0;

@@ -92,7 +92,7 @@ struct Loader {
         store_upstream<UP, 0>(memory, u);
 #endif
         store_transposed<IN, IN, 0>(memory.input_columns, token(), x);
-        publish_tiles();
+        publish_to_async();
     }
 };
 
@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) block_linear_backward(c
     extern __shared__ __align__(1024) uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
     if (my_thread() == 0) set_up(memory.full, 1);
-    publish_tiles();
+    publish_to_async();
     const int half = 64 * my_warpgroup() * ROW_BYTES;  // 64 rows of 128
     float sums[NARROW / 2];
     int phase = 0;

@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) block_project_forward(c
     extern __shared__ __align__(1024) uint4 dynamic[];
     Memory &memory = *reinterpret_cast<Memory *>(dynamic);
     if (my_thread() == 0) set_up(memory.full, 1);
-    publish_tiles();
+    publish_to_async();
     int phase = 0;
     for (Share share(a.line, blockIdx.x); share.is_left(); phase ^= 1) {
         const Piece piece = share.next();
