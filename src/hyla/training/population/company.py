@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hyla.training.config import TrainConfig
+from hyla.training.config import TrainConfig, merge
 from hyla.training.identity import fingerprint
 from hyla.training.population.mixing import why_not_mixed
 
@@ -36,8 +36,8 @@ def check_company(configs: Sequence[TrainConfig]) -> None:
 
 def _common(config: TrainConfig) -> dict[str, Any]:
     common = replace(config, model=replace(config.model, attention="softmax"))
-    tree = common.to_tree() | {"members": []}
-    return tree | {"model": tree["model"] | {"backend": config.model.backend}}
+    tree: dict[str, Any] = common.to_tree() | {"members": []}
+    return merge(tree, {"model": {"backend": config.model.backend}})
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
