@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from hyla._errors import nearest
+from hyla.attention import RECOMMENDED
 from hyla.explorer import labels
 from hyla.explorer.packed import Description, read_description, read_weights, shipped_models
 from hyla.explorer.web import schemas
@@ -25,7 +26,12 @@ from hyla.training import TrainConfig
 from hyla.training.identity import shape_key
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
 
-_NAMES = {"hyla": "HYLA", "softmax": "Softmax", "linear": "Linear"}
+_NAMES = {
+    RECOMMENDED: "HYLA as recommended",
+    "hyla": "HYLA",
+    "softmax": "Softmax",
+    "linear": "Linear",
+}
 
 
 class Exhibit(Subject):
@@ -97,6 +103,7 @@ class Exhibit(Subject):
         model, task = self.config.model, self.config.task_name
         return schemas.Model(
             id=self.id,
+            name=self._name,
             label=self.label,
             task=task,  # pyright: ignore[reportArgumentType]
             attention=str(model.attention),
@@ -110,11 +117,16 @@ class Exhibit(Subject):
             **{name: shape(self) if name == task else None for name, shape in FACES.items()},
         )
 
+    @property
+    def _name(self) -> str:
+        attention = str(self.config.model.attention)
+        return _NAMES.get(attention, attention)
+
     def _own_label(self) -> str:
         model = self.config.model
-        attention, heads = str(model.attention), model.num_heads * model.width_factor
+        heads = model.num_heads * model.width_factor
         size = f"{_counted(model.num_layers, 'layer')}, {_counted(heads, 'head')}"
-        return f"{_NAMES.get(attention, attention)}, seed {self.seed} ({size})"
+        return f"{self._name}, seed {self.seed} ({size})"
 
 
 def _puzzle_shape(subject: Exhibit) -> schemas.PuzzleShape:

@@ -153,7 +153,9 @@ def test_a_link_says_all_that_another_explorer_would_choose_otherwise(desk: Visi
         page = desk.open(f"#{links[0]}")
         expect(page.locator("form.answer fieldset")).to_have_count(4)
         page = desk.open(f"#{links[3]}")
-        expect(page.locator(".predictions dt")).to_have_text(["Target", "HYLA", "Softmax"])
+        expect(page.locator(".predictions dt")).to_have_text(
+            ["Target", "HYLA as recommended", "Softmax"]
+        )
         desk.settle()
     # Where they are not, that is told.
     with serving(build_app(Gallery(first), RunFolder(tmp_path), Access())) as desk.address:

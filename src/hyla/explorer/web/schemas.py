@@ -73,6 +73,8 @@ class Model(Answer):
     """A model that can be explored."""
 
     id: str
+    name: str
+    """What its attention is called."""
     label: str
     task: Literal["sraven", "fuzzy"]
     attention: str

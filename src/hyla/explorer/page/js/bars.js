@@ -1,7 +1,7 @@
 // Small charts of numbers per value or per head, drawn by hand: light, sharp and readable aloud.
 
 import { drawing, percent, signed, svg } from "./dom.js";
-import { diverging } from "./palette.js";
+import { diverging, presetOf } from "./palette.js";
 
 const GROUP_WIDTH = 26;
 const GROUP_GAP = 12;
@@ -27,7 +27,7 @@ export function probabilityBars(title, series, marks = []) {
       const box = { x, y: HEIGHT - height, width: width - 2, height, rx: 2 };
       return svg(
         "rect",
-        { class: `bar ${kind}`, ...box },
+        { class: `bar ${presetOf(kind)}`, ...box },
         svg("title", {}, `${name}: ${percent(probability)} for ${value}`),
       );
     }),

@@ -6,12 +6,11 @@ export const modelsOf = (about, task) => about.models.filter((model) => model.ta
 
 export const modelOf = (about, id) => about.models.find((model) => model.id === id);
 
-/** What a model is called where there is little room: its attention, unless another among those
- * shown has the same. */
+/** What a model is called where there is little room: as its attention is, unless another among
+ * those shown has the same. */
 export function shortName(model, among = []) {
   const alone = among.filter(({ attention }) => attention === model.attention).length < 2;
-  if (!alone) return model.label;
-  return model.attention === "hyla" ? "HYLA" : capitalised(model.attention);
+  return alone ? model.name : model.label;
 }
 
 /** How good a model is, in one sentence. */
@@ -26,5 +25,3 @@ export function standing({ label, scores, metric, note }) {
   const measure = metric === "accuracy" ? "Right:" : `${metric === "r2" ? "R²" : metric}:`;
   return [`${label}.`, known && `${measure} ${known}.`, note].filter(Boolean).join(" ");
 }
-
-const capitalised = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");

@@ -2,7 +2,7 @@
 
 import { probabilityBars } from "./bars.js";
 import { h, percent, swatch } from "./dom.js";
-import { featureColour } from "./palette.js";
+import { featureColour, presetOf } from "./palette.js";
 import { picture, positionName } from "./panels.js";
 import { ruleLabel, ruleMeaning } from "./words.js";
 
@@ -148,6 +148,6 @@ export function probabilities({ person, label, attention, answers, target, mode 
 }
 
 export function legend({ label, attention }) {
-  const key = (kind, text) => h("li", {}, swatch({ class: `bar ${kind}` }), text);
+  const key = (kind, text) => h("li", {}, swatch({ class: `bar ${presetOf(kind)}` }), text);
   return h("ul", { class: "legend" }, key(attention, label), key("solver", "exact solver"));
 }

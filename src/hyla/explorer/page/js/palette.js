@@ -35,19 +35,20 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 export const featureColour = (feature) => FEATURES[feature % FEATURES.length];
 export const seriesColour = (i) => SERIES[i % SERIES.length];
 
-/** The colour of an attention, the same wherever it is shown. */
-const attentionColour = (attention) => ATTENTION[attention] ?? SERIES.at(-1);
+/** An attention without what differs from its preset: that of hyla.expected2 is hyla. */
+export const presetOf = (attention) => attention.split(".")[0];
 
-/** {colour, dash} for each model or run, by id: the colour of its attention, and for the second and
- * later of one attention a shade of it and another dash. */
+/** {colour, dash} for each model or run, by id: the colour of its attention's preset, the same
+ * wherever it is shown, and for the second and later of one preset a shade of it and another dash. */
 export function lineStyles(models) {
   const counts = {};
   return Object.fromEntries(
     models.map(({ id, attention }) => {
-      const before = counts[attention] ?? 0;
-      counts[attention] = before + 1;
+      const preset = presetOf(attention);
+      const before = counts[preset] ?? 0;
+      counts[preset] = before + 1;
       const [share, other] = SHADES[before % SHADES.length];
-      const colour = mix(attentionColour(attention), share, other);
+      const colour = mix(ATTENTION[preset] ?? SERIES.at(-1), share, other);
       return [id, { colour, dash: DASHES[before % DASHES.length] }];
     }),
   );
