@@ -73,6 +73,7 @@ def task_class(name: object) -> type[Task]:
         if not isinstance(name, str) or name not in names:
             raise _plugins.PluginError(
                 f"{name!r} is unknown{nearest(name, names)}; choose from {', '.join(names)}, or "
-                "name the plug-in that registers it: --plugin FILE.py, or HYLA_PLUGINS=FILE.py"
+                "name the plug-in that registers it (--plugin FILE.py, HYLA_PLUGINS=FILE.py, or "
+                "import it)"
             )
     return _TASKS[name]

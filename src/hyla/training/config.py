@@ -88,7 +88,7 @@ class TrainConfig:
         check_positive(steps=self.steps, batch_size=self.batch_size, log_every=self.log_every)
         if not self.members:
             raise ValueError(
-                "members must hold at least one model; give a seed and a learning rate"
+                "members must hold at least one model; give a seed (--seeds 1) and a learning rate"
             )
         for member, count in Counter(self.members).items():
             if count > 1:

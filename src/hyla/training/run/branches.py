@@ -69,7 +69,7 @@ def _cure(attention: str) -> str:
         cured = replace(spec, output="rms", gain=1 / 4)
     if spec == cured:
         return "docs/findings.md has what helps"
-    return f"attention={name_of(cured)!r} keeps it small (see docs/findings.md)"
+    return f"attention {name_of(cured)} keeps it small (see docs/findings.md)"
 
 
 def _branches(blocks: Sequence[BranchScales]) -> Iterator[_Branch]:
