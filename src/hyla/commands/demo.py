@@ -18,6 +18,7 @@ from hyla.commands.shared.options import check_writable
 from hyla.commands.shared.output import BAR_WITH_ESTIMATE, Screen, score, table
 from hyla.lab.demo import (
     METHODS,
+    OURS,
     SEEDS,
     check_figures,
     demo_config,
@@ -76,12 +77,12 @@ class _Watch:
 
     def __init__(self) -> None:
         self._screen = Screen()
-        config = demo_config("HYLA")
+        config = demo_config(OURS)
         self._total, self._log_every = config.steps, config.log_every
         self._steps: dict[str, int] = dict.fromkeys(METHODS, 0)
         self._compared: RenderableType = (
-            f"Training {', '.join(METHODS)}, {len(SEEDS)} seeds each, in turns; HYLA as "
-            f'recommended ("{RECOMMENDED}"). The first comparison comes within a minute.'
+            f"Training {', '.join(METHODS)}, {len(SEEDS)} seeds each, in turns; recommended is "
+            f'"{RECOMMENDED}". The first comparison comes within a minute.'
         )
         self._told = time.monotonic()
         self._bar = Progress(*BAR_WITH_ESTIMATE, console=self._screen)

@@ -33,7 +33,8 @@ from hyla.training.run.reading import read_finished, read_metrics
 
 SCALE = "laptop"
 SEEDS = (0, 1, 2)
-METHODS = {"HYLA": RECOMMENDED, "softmax": "softmax", "linear": "linear"}
+OURS = "HYLA as recommended"
+METHODS = {OURS: RECOMMENDED, "softmax": "softmax", "linear": "linear"}
 """The attention of each method, by the name that is shown."""
 
 
@@ -169,15 +170,17 @@ def verdict(results: Sequence[MethodResult]) -> str:
     """
     ood = {result.method: _undefined_last(result.out_of_distribution) for result in results}
     mean = {method: statistics.fmean(scores) for method, scores in ood.items()}
-    ours = ood.pop("HYLA")
+    ours = ood.pop(OURS)
     best = max(ood, key=lambda method: mean[method])
     won = sum(score > max(others) for score, *others in zip(ours, *ood.values(), strict=True))
-    numbers = f"R² {mean['HYLA']:.3f} against {mean[best]:.3f} of {best} attention"
+    numbers = f"R² {mean[OURS]:.3f} against {mean[best]:.3f} of {best} attention"
     seeds = f"with {won} of {len(ours)} seeds, each of which holds out other combinations"
-    if mean["HYLA"] <= mean[best]:
-        return f"The paper's effect does not show here: on unseen combinations HYLA has {numbers}."
+    if mean[OURS] <= mean[best]:
+        return (
+            f"The paper's effect does not show here: on unseen combinations {OURS} has {numbers}."
+        )
     return (
-        f"HYLA is ahead on unseen combinations: {numbers}, on average; {seeds}. These are small "
+        f"{OURS} is ahead on unseen combinations: {numbers}, on average; {seeds}. These are small "
         "models and few seeds: docs/results.md has the paper's size."
     )
 
@@ -193,10 +196,7 @@ def figure_of(results: Sequence[MethodResult]) -> Figure:
         x_label="step",
         y_label="R² on unseen combinations",
         x=results[0].steps,
-        series=[
-            Series(name=r.method, y=r.ood_curve, colour=METHOD_COLOURS[r.method.lower()])
-            for r in results
-        ],
+        series=[Series(name=r.method, y=r.ood_curve, colour=_colour(r.method)) for r in results],
         y_range=(0, 1),
     )
     seen = [result.in_distribution for result in results]
@@ -214,6 +214,11 @@ def figure_of(results: Sequence[MethodResult]) -> Figure:
     )
     note = f"Means of {len(SEEDS)} seeds; the thin lines reach from the worst of them to the best."
     return Figure(panels=[[curves, scores]], note=note)
+
+
+def _colour(method: str) -> str:
+    preset, _, _ = METHODS[method].partition(".")
+    return METHOD_COLOURS[preset]
 
 
 def _bars(name: str, by_method: Sequence[Sequence[float]], colour: str) -> Series:
@@ -237,7 +242,7 @@ def write_results(results: Sequence[MethodResult], folder: Path) -> list[Path]:
 
 def explanation() -> str:
     """Say in three sentences what was trained on what, and what the figure shows."""
-    config = demo_config("HYLA")
+    config = demo_config(OURS)
     task = config.build_task()
     seen, held_out = (len(task.manifest(SEEDS[0]).sides[side]) for side in ("train", "ood"))
     return (
