@@ -61,7 +61,7 @@ def test_the_advice_changes_the_output_alone_and_can_be_followed(monkeypatch):
         "hyla.rms4": "hyla.expected2",
         "mine.silu": "mine.silu.rms4",  # what to expect of its codes is not known
     }.items():
-        assert f"attention={advised!r} keeps" in str(warning(DROWNED, attention=attention))
+        assert f"attention {advised} keeps" in str(warning(DROWNED, attention=attention))
         assert resolve_spec(advised).phi == resolve_spec(attention).phi
     assert "keeps it small" not in str(warning(DROWNED, attention="mine.rms4"))
 
@@ -83,7 +83,7 @@ def test_a_feed_forward_branch_can_drown_the_stream_too():
     line = warning(blocks, attention="softmax")
     assert line is not None
     assert line.startswith("the feed-forward branch of block 1 is 7 where the stream is 0.7 (10 ")
-    assert "attention=" not in line
+    assert line.endswith(": initialise it smaller")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
