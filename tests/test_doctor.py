@@ -198,6 +198,20 @@ def test_the_start_of_models_as_a_table(capsys):
     assert "hyla: the attention branch of block 1 is 39.4 where the stream is 0.317" in shown
 
 
+def test_what_is_recommended_is_not_marked(capsys):
+    """Its branch is three times a small stream by design, and nothing has to be done about it."""
+    command = ["doctor", "init", "sraven", "--scale", "paper", "--attention", RECOMMENDED]
+    assert main(command) == 0
+    heading, *shown = capsys.readouterr().out.splitlines()
+    assert heading.rstrip().endswith("! drowns the stream")
+    assert not any("!" in line for line in shown)
+    assert " 3.65 " in shown[1]
+    assert shown[-1] == (
+        f"{RECOMMENDED}: no branch drowns its stream: 3.65 times is the most, 1.16 where the "
+        "stream is small itself (0.317)"
+    )
+
+
 def test_the_start_of_models_as_json(capsys):
     assert main(["doctor", "init", "fuzzy", "--scale", "laptop", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -241,7 +255,7 @@ def test_the_start_of_a_language_model(tmp_path, capsys):
         assert "attention branch of block 1" in one["hyla"]["warning"]
     assert found["random"] != found["text"]
     assert main([*command[:-1], "--attention", "softmax"]) == 0
-    assert "a small stream rather than a large branch" in capsys.readouterr().out
+    assert "where the stream is small itself" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

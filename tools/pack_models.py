@@ -55,6 +55,8 @@ def pack(run: Path, member: int, name: str, *, folder: Path | None = None) -> di
         source=f"{stored.path.resolve().name}, member {member}",
         precision=measured,
         scores_of_seeds=of_seeds,
+        seconds=stored.summary["seconds"],
+        models=len(stored.members),
     )
     folder = folder or shipped_folder()
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hyla.attention import PRESETS, RECOMMENDED, AttentionSpec
-    from hyla.nn import KeyValueCache, MultiHeadAttention, Transformer, TransformerConfig
+    from hyla.nn import (
+        KeyValueCache,
+        MultiHeadAttention,
+        Transformer,
+        TransformerConfig,
+        branch_scales,
+    )
     from hyla.tasks import FuzzyLogic, FuzzyLogicConfig, Sraven, SravenConfig
 
 _HOMES = {
@@ -25,6 +31,7 @@ _HOMES = {
     "FuzzyLogicConfig": "hyla.tasks",
     "Sraven": "hyla.tasks",
     "SravenConfig": "hyla.tasks",
+    "branch_scales": "hyla.nn",
 }
 
 __all__ = [
@@ -39,6 +46,7 @@ __all__ = [
     "SravenConfig",
     "Transformer",
     "TransformerConfig",
+    "branch_scales",
 ]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hyla._environment import git_commit
 from hyla.benchmarks import samplers, training
 from hyla.benchmarks.recorded import beside_recorded, in_columns
 from hyla.benchmarks.training_cases import AUTHORS, Case, cases
@@ -28,6 +29,7 @@ def test_training_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.Mo
     written = json.loads(path.read_text())
     assert written["environment"]["device"].startswith("CPU (")
     assert written["environment"]["torch"] == torch.__version__
+    assert written["environment"]["git_commit"] == git_commit()
     assert [row["members"] for row in written["rows"]] == [1, 2]
     for row in written["rows"]:
         assert row["model_steps_per_second"] == row["steps_per_second"] * row["members"] > 0
@@ -97,7 +99,9 @@ def test_the_table_needs_no_command_line_tool(tmp_path: Path, monkeypatch, capsy
     arguments = ["--device", "cpu", "--seconds", "0.01", "--out", str(out)]
     monkeypatch.setattr("sys.argv", ["training", *arguments, "--recorded", str(tmp_path)])
     training.main()
-    assert len(json.loads(out.read_text())["rows"]) == 1
+    written = json.loads(out.read_text())
+    assert len(written["rows"]) == 1
+    assert written["environment"]["git_commit"] == git_commit()
     assert "model-steps/s here" in capsys.readouterr().out
 
 

@@ -302,6 +302,7 @@ def test_seeds_are_those_of_all_finished_runs_with_the_same_settings(tmp_path, m
     assert about.scores == about.scores_of_seeds["2"]
     summary = json.loads((together / "finished.json").read_text())
     assert about.scores["ood"] == summary["members"][1]["metrics"]["ood/accuracy"]
+    assert (about.seconds, about.models) == (summary["seconds"], 3)
 
 
 def test_what_half_precision_would_spoil_is_kept(run, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from pyarrow import parquet  # noqa: E402
 
 from hyla.cli import main  # noqa: E402
 from hyla.commands.shared.exits import USAGE  # noqa: E402
+from hyla.explorer.answerers import whose_answers  # noqa: E402
 from hyla.latents.measures.confidence import wilson_interval  # noqa: E402
 from hyla.nn import Transformer  # noqa: E402
 from hyla.results.leaderboard import read_entries, score  # noqa: E402
@@ -296,6 +297,17 @@ def test_a_file_says_whose_answers_it_holds(tmp_path, capsys):
     assert "answers variant paper, not paper-split1" in capsys.readouterr().err
 
 
+def test_of_a_model_that_comes_with_hyla_the_training_is_told():
+    known = whose_answers("sraven-hyla", 0, PAPER, label=str)
+    assert known["seconds"] == pytest.approx(1347.6, abs=0.1)
+    assert known["note"] == "comes with hyla; one of 3 models trained at once"
+    alone = whose_answers("sraven-softmax", 0, PAPER, label=str)
+    assert alone["seconds"] == pytest.approx(1192.0, abs=0.1)
+    assert alone["note"] == "comes with hyla"
+    earlier = whose_answers("fuzzy-hyla", 0, PAPER, label=str)  # packed before it was kept
+    assert "seconds" not in earlier
+
+
 def finished_run(tmp_path: Path) -> Path:
     small = {"embed_dim": 8, "mlp_dim": 8, "qk_dim": 4, "v_dim": 4, "num_heads": 2, "num_layers": 1}
     changes = {
@@ -358,7 +370,7 @@ def test_seeds_that_were_trained_differently_are_told_together(tmp_path):
     ]
     page = leaderboard_page(chance_entries(tmp_path, *seeds))
     assert "| Chance; with a / break | " in page
-    assert "| 0, 1, 2, 3 | 1,000 to 3,000 | a GPU; 6 s, a CPU; 2 s |" in page
+    assert "| 0, 1, 2, 3 | 1,000 to 3,000 | not told, a GPU; 6 s, a CPU; 2 s |" in page
 
 
 @pytest.mark.parametrize(

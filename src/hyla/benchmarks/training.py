@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from hyla._clock import calls_per_second
-from hyla._environment import environment
 from hyla._files import write_json
 from hyla.benchmarks.clock import forget_earlier
 from hyla.benchmarks.recorded import RECORDED, beside_recorded, in_columns, shown
 from hyla.benchmarks.training_cases import AUTHORS, Case, cases
+from hyla.results.origins import measured_with
 from hyla.training import config_from_tree, load_preset, merge
 from hyla.training.devices import resolve_device
 from hyla.training.population import Population
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--recorded", type=Path, default=RECORDED, help="folder of others' files")
     given = parser.parse_args()
     device = resolve_device(given.device)
-    found: dict[str, Any] = {"environment": environment(device), "rows": []}
+    found: dict[str, Any] = {"environment": measured_with(device), "rows": []}
     print(" ".join(f"{key} {value}" for key, value in found["environment"].items() if value))
     for row in measure(device, given.seconds, quick=given.quick):
         found["rows"].append(row)

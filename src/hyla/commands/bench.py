@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from hyla._environment import environment
 from hyla._files import write_json
 from hyla.benchmarks import (
     attention,
@@ -22,6 +21,7 @@ from hyla.benchmarks.recorded import RECORDED, beside_recorded, shown
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
 from hyla.commands.shared.output import Screen, table
+from hyla.results.origins import measured_with
 from hyla.training.devices import resolve_device
 
 _BENCHMARKS = {
@@ -62,8 +62,8 @@ def bench(
     Theirs are constants, measured once with their JAX release on an H200 and on two CPU cores.
     Training is timed only after its losses agree with the reference path, and shown beside what
     was recorded on other machines (results/bench). Figures go into OUT/WHAT-DEVICE.json together
-    with device and versions: of train, send it to stand in that table. Leave the machine alone
-    meanwhile.
+    with device, versions and commit: of train, send it to stand in that table. Leave the machine
+    alone meanwhile.
     """
     with usage_errors():
         if not 0 < seconds < math.inf:
@@ -72,9 +72,9 @@ def bench(
             raise ValueError(f"--quick is for train, and {what} has no such rows")
         where = resolve_device(device)
         check_writable(out=out)
-    measured_with = environment(where)
+    origin = measured_with(where)  # of the source as it is now, which may change meanwhile
     screen = Screen()
-    screen.print(" ".join(f"{key} {value}" for key, value in measured_with.items() if value))
+    screen.print(" ".join(f"{key} {value}" for key, value in origin.items() if value))
     path = out / f"{what}-{where.type}.json"
     rows = []
     options = {"quick": True} if quick else {}
@@ -85,12 +85,12 @@ def bench(
         # a benchmark that this machine cannot run leaves no empty folder among the runs.
         with write_errors(path):
             out.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"environment": measured_with, "rows": rows})
+            write_json(path, {"environment": origin, "rows": rows})
     if what == "train":
         lines = beside_recorded(rows, RECORDED)
     else:
         names = list(dict.fromkeys(name for row in rows for name in row))
         lines = [{name: shown(row.get(name)) for name in names} for row in rows]
-    title = f"{what} on {measured_with['device']}"
+    title = f"{what} on {origin['device']}"
     screen.print(table(title, *lines[0], rows=(line.values() for line in lines)))
     screen.say(f"Written to {path}")

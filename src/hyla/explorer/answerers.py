@@ -49,16 +49,21 @@ def whose_answers(
         about, config = read_description(shipped[who])
         known |= _trained(about.config, 0, config.steps, label)
         devices = dict.fromkeys(start["device"] for start in about.provenance)
-        known |= {"run": about.source, "device": "; ".join(devices), "note": "comes with hyla"}
+        known |= {"run": about.source, "device": "; ".join(devices), "seconds": about.seconds}
+        known |= {"note": "; ".join(["comes with hyla", *_company(about.models)])}
     else:
         run = read_run(who)
         known |= _trained(run.config, member, run.checkpoint_step, label)
         known |= {"run": run.path.name, "device": origin_of(run)["device"]}
         if run.summary is not None:
             known |= {"seconds": run.summary["seconds"]}
-        if len(run.members) > 1:  # the seconds are of all of them
-            known |= {"note": f"one of {len(run.members)} models trained at once"}
+        known |= {"note": "; ".join(_company(len(run.members))) or None}
     return {name: value for name, value in known.items() if value is not None}
+
+
+def _company(models: int) -> list[str]:
+    """Return the note on a model that trained with others: its seconds are those of all of them."""
+    return [f"one of {models} models trained at once"] * (models > 1)
 
 
 def _trained(

@@ -34,6 +34,10 @@ class Description:
     scores_of_seeds: dict[str, dict[str, float]]
     """Scores of the models that differ by their seed alone, by seed, this one included: how it was
     chosen among them, and whether it is typical."""
+    seconds: float | None = None
+    """How long its run trained, all models at once; None of those packed before it was kept."""
+    models: int = 1
+    """How many trained in these seconds."""
 
 
 def write_packed(stem: Path, model: Transformer, dtype: torch.dtype, about: Description) -> int:

@@ -24,7 +24,9 @@ def decoder_config(
 ) -> TransformerConfig:
     """Return the config of a decoder of a named size; `changes` are fields of the config.
 
-    Its attention is the recommended one unless they say otherwise.
+    Its attention is the recommended one unless they say otherwise. That is for composition: on text
+    `"hyla_residual_minus_rmshead_plus_softmax.rms4"` is better (4.15 instead of 4.65,
+    docs/language.md).
     """
     check_choice("size", size, DECODERS)
     fields: dict[str, Any] = {

@@ -18,7 +18,7 @@ from hyla._hooks import hooks_removed
 from hyla.nn.transformer import Block, Transformer
 
 MOST_TIMES_THE_STREAM = 3.0
-"""Above this, a branch drowns the stream."""
+"""Above this, a branch drowns the stream, unless the stream is small itself (`drowns`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,16 @@ def scales_by_block(measured: Tensor) -> list[BranchScales]:
         BranchScales(stream=stream, attention=attention, between=between, feed_forward=feed_forward)
         for stream, attention, between, feed_forward in measured.tolist()
     ]
+
+
+def drowns(branch: float, stream: float) -> bool:
+    """Whether a branch is too large for the stream that it joins: not one that joins a small one.
+
+    A layer norm hands 1 to a branch. Where one is not many times larger than that either, it is the
+    stream that is small, as token embeddings are at the start, whatever the attention.
+    """
+    large = not branch <= MOST_TIMES_THE_STREAM  # so NaN is large
+    return large and _times(branch, stream) > MOST_TIMES_THE_STREAM
 
 
 def _times(branch: float, stream: float) -> float:

@@ -9,8 +9,9 @@ from hyla.doctor import diagnose
 _INIT_HELP = """Say how large each branch of a model is at the start, beside the stream it joins.
 
 Builds the model that `hyla train` would, one for each attention, and runs it on one batch. A branch
-of more than three times its stream is marked: it drowns what the model has put there before. Every
-training run measures the same before its first step.
+of more than three times its stream is marked, with what to do: it drowns what the model has put
+there before. One that is itself below three is not: there the stream is small. Every training run
+measures the same before its first step, and says the same.
 
 For example:
 

@@ -12,7 +12,7 @@ from hyla.commands.shared.exits import usage_errors
 from hyla.commands.shared.options import AttentionName, ScaleName, TaskName, check_task
 from hyla.commands.shared.output import Screen, table
 from hyla.nn import BranchScales
-from hyla.nn.scales import MOST_TIMES_THE_STREAM
+from hyla.nn.scales import MOST_TIMES_THE_STREAM, drowns
 from hyla.training.run.branches import warning
 from hyla.training.starts import start_of_language, start_of_task
 
@@ -91,8 +91,7 @@ def _as_tree(task: str, scale: str, found: dict[str, list[BranchScales]]) -> dic
 def _show(task: str, scale: str, found: dict[str, list[BranchScales]]) -> None:
     columns = ("block", "stream", "attention", "times", "stream", "feed-forward", "times")
     shown = table(
-        f"{task}, {scale}: standard deviations at the start; {_MARK} more than "
-        f"{MOST_TIMES_THE_STREAM:g} times the stream",
+        f"{task}, {scale}: standard deviations at the start; {_MARK} drowns the stream",
         "model",
         *columns,
         numeric=columns,
@@ -104,10 +103,10 @@ def _show(task: str, scale: str, found: dict[str, list[BranchScales]]) -> None:
                 str(number),
                 f"{block.stream:.3g}",
                 f"{block.attention:.3g}",
-                _times(block.attention_ratio),
+                _times(block.attention_ratio, drowns(block.attention, block.stream)),
                 f"{block.between:.3g}",
                 f"{block.feed_forward:.3g}",
-                _times(block.feed_forward_ratio),
+                _times(block.feed_forward_ratio, drowns(block.feed_forward, block.between)),
             )
     screen = Screen()
     screen.print(shown)
@@ -116,15 +115,25 @@ def _show(task: str, scale: str, found: dict[str, list[BranchScales]]) -> None:
 
 
 def _verdict(name: str, blocks: list[BranchScales]) -> str:
-    largest = max(max(block.attention_ratio, block.feed_forward_ratio) for block in blocks)
-    if largest <= MOST_TIMES_THE_STREAM:
+    found = warning(blocks, attention=name)
+    if found is not None:
+        return found
+    times, branch, stream = max(
+        each
+        for block in blocks
+        for each in (
+            (block.attention_ratio, block.attention, block.stream),
+            (block.feed_forward_ratio, block.feed_forward, block.between),
+        )
+    )
+    if times <= MOST_TIMES_THE_STREAM:
         return f"no branch is more than {MOST_TIMES_THE_STREAM:g} times the stream that it joins"
-    return warning(blocks, attention=name) or (
-        "what is marked is a small stream rather than a large branch, as where embeddings start "
-        "small: there is nothing to do"
+    return (
+        f"no branch drowns its stream: {times:.3g} times is the most, {branch:.3g} where the "
+        f"stream is small itself ({stream:.3g})"
     )
 
 
-def _times(ratio: float) -> str:
-    mark = _MARK if ratio > MOST_TIMES_THE_STREAM else " "
+def _times(ratio: float, too_large: bool) -> str:
+    mark = _MARK if too_large else " "
     return f"{ratio:.2f} {mark}" if ratio < 10 else f"{ratio:.0f} {mark}"

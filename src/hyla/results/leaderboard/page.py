@@ -90,17 +90,22 @@ def _row(seeds: Sequence[Entry]) -> list[str]:
 
 
 def _run_time(seeds: Sequence[Entry]) -> str:
-    """The mean time of each device: one over several devices would be that of none."""
+    """The mean time on each device: one over several devices would be that of none."""
     by_device: dict[str, list[float]] = {}
     for entry in seeds:
         times = by_device.setdefault(entry.device, [])
         if entry.seconds is not None:
             times.append(entry.seconds)
     shown = (
-        ", ".join(filter(None, (f"{statistics.fmean(times):,.0f} s" if times else "", device)))
+        ", ".join(filter(None, (_mean_seconds(times), device)))
         for device, times in by_device.items()
+        if times or device
     )
-    return "; ".join(filter(None, shown)) or "-"
+    return "; ".join(shown) or "-"
+
+
+def _mean_seconds(times: Sequence[float]) -> str:
+    return f"{statistics.fmean(times):,.0f} s" if times else "not told"
 
 
 def _accuracy(seeds: Sequence[Entry]) -> str:

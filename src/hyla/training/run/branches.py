@@ -5,15 +5,11 @@ from dataclasses import asdict, replace
 from typing import NamedTuple
 
 from hyla.attention.spec import RECOMMENDED, name_of, resolve_spec
-from hyla.nn.scales import MOST_TIMES_THE_STREAM, BranchScales
+from hyla.nn.scales import BranchScales, drowns
 from hyla.training.run.directory import RunDirectory
 
 INSTANCES = 32
 """Of the first batch, for each model: enough for scales, which are means over all numbers."""
-
-# A layer norm hands 1 to a branch. Where one is not as many times larger than that either, it is
-# the stream that is small, as token embeddings are at the start, whatever the attention.
-_HARMLESS = MOST_TIMES_THE_STREAM
 
 
 class _Branch(NamedTuple):
@@ -46,11 +42,7 @@ def warning(blocks: Sequence[BranchScales], *, attention: str) -> str | None:
 
     `attention` is the preset of the model that has these blocks.
     """
-    large = [
-        branch
-        for branch in _branches(blocks)
-        if branch.times > MOST_TIMES_THE_STREAM and not branch.scale <= _HARMLESS  # so NaN is large
-    ]
+    large = [branch for branch in _branches(blocks) if drowns(branch.scale, branch.stream)]
     if not large:
         return None
     worst = max(large)
