@@ -81,8 +81,7 @@ class Atlas:
         """Return the t-SNE map of a layer's codes."""
         places = self._places(layer, pairs)
         rules, targets = self._labels(pairs), self._of_feature(self.instances.targets, pairs)
-        means = self.means(layer, pairs)
-        directions = torch.nn.functional.normalize(means, dim=-1)
+        directions = torch.nn.functional.normalize(self.means(layer, pairs), dim=-1)
         names = self.subject.sraven.config.rules
         return schemas.Map(
             points=[
@@ -93,7 +92,6 @@ class Atlas:
             ],
             rules=list(names),
             cosine=(directions @ directions.T).tolist(),
-            mean_codes=means.tolist(),
             pairs=list(pairs),
         )
 

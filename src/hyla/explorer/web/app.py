@@ -77,7 +77,6 @@ def _api(gallery: Gallery, folder: RunFolder) -> APIRouter:
             models=models,
             sraven=next((model.sraven for model in models if model.sraven), None),
             fuzzy=next((model.fuzzy for model in models if model.fuzzy), None),
-            has_runs=folder.has_runs(),
         )
 
     @api.get("/sraven/instance")
