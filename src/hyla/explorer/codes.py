@@ -150,17 +150,6 @@ def _embedded(codes: np.ndarray) -> np.ndarray:
         return embed(codes).astype(np.float64)
 
 
-class Atlases:
-    """One for each model, made when first asked for."""
-
-    def __init__(self) -> None:
-        self._atlases: Memo[Atlas] = Memo(_KEPT_MAPS)
-
-    def of(self, subject: Exhibit) -> Atlas:
-        """Return that of a model."""
-        return self._atlases.get(subject.id, lambda: Atlas(subject))
-
-
 def pairs_of(subject: Exhibit, query: int | None, key: int | None) -> PairList:
     """Return one pair, or the study's if none is given."""
     if query is None and key is None:
