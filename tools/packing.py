@@ -1,11 +1,9 @@
 """Run directories as files of at most 15 MB that can be carried from one machine to another."""
 
 import gzip
-import io
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from hyla.results.runs import read_run
@@ -25,10 +23,14 @@ def pack(root: Path, folder: Path, part_bytes: int = PART_BYTES) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for old in _parts(folder):  # a part of before would be taken for one of these
         old.unlink()
-    with _Parts(folder, part_bytes) as parts, tarfile.open(fileobj=parts, mode="w|gz") as archive:
-        for run in runs:
-            for file in sorted(path for path in run.iterdir() if path.name != "lock"):
-                archive.add(file, arcname=f"{run.name}/{file.name}")
+    with tempfile.TemporaryFile(dir=folder) as whole:
+        with tarfile.open(fileobj=whole, mode="w:gz") as archive:
+            for run in runs:
+                for file in sorted(path for path in run.iterdir() if path.name != "lock"):
+                    archive.add(file, arcname=f"{run.name}/{file.name}")
+        whole.seek(0)
+        for number, part in enumerate(iter(lambda: whole.read(part_bytes), b"")):
+            (folder / f"{_NAME}.{number:02d}").write_bytes(part)
     return _parts(folder)
 
 
@@ -42,9 +44,16 @@ def unpack(folder: Path, root: Path) -> list[str]:
         raise ValueError(f"{folder} has no {_NAME}.00: give the folder that --pack wrote")
     root.mkdir(parents=True, exist_ok=True)
     taken = []
-    with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as aside:
+    with (
+        tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as aside,
+        tempfile.TemporaryFile(dir=root) as joined,
+    ):
         try:
-            with gzip.GzipFile(fileobj=_Joined(parts)) as whole:
+            for part in parts:
+                with part.open("rb") as file:
+                    shutil.copyfileobj(file, joined)
+            joined.seek(0)
+            with gzip.GzipFile(fileobj=joined) as whole:
                 with tarfile.open(fileobj=whole, mode="r|") as archive:
                     archive.extractall(aside, filter="data")
                 while whole.read(1 << 20):  # to its end, where its checksum is
@@ -71,59 +80,3 @@ def _progress(path: Path) -> tuple[bool, int]:
 def _parts(folder: Path) -> list[Path]:
     found = [p for p in folder.glob(f"{_NAME}.*") if p.suffix[1:].isdigit()]
     return sorted(found, key=lambda path: int(path.suffix[1:]))
-
-
-class _Parts(io.RawIOBase):
-    """A file that begins another where one is full."""
-
-    def __init__(self, folder: Path, part_bytes: int):
-        self._folder, self._most = folder, part_bytes
-        self._files = (folder / f"{_NAME}.{number:02d}" for number in range(1000))
-        self._file = next(self._files).open("wb")
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content) -> int:
-        left = memoryview(content)
-        while left:
-            room = self._most - self._file.tell()
-            if room == 0:
-                self._file.close()
-                self._file = next(self._files).open("wb")
-                continue
-            self._file.write(left[:room])
-            left = left[room:]
-        return len(content)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-class _Joined(io.RawIOBase):
-    """The parts, read as the one file that they were."""
-
-    def __init__(self, parts: list[Path]):
-        self._chunks = _chunks(parts)
-        self._left = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        while size < 0 or len(self._left) < size:
-            more = next(self._chunks, None)
-            if more is None:
-                size = len(self._left)
-                break
-            self._left += more
-        found, self._left = self._left[:size], self._left[size:]
-        return found
-
-
-def _chunks(parts: list[Path]) -> Iterator[bytes]:
-    for part in parts:
-        with part.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                yield chunk

@@ -65,3 +65,16 @@ def check_positive(**sizes: SupportsIndex) -> None:
             raise ValueError(f"{name} must be an integer, got {size!r}") from None
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {size!r}")
+
+
+def check_at_least_one(**numbers: int | None) -> None:
+    """Raise a ValueError for the first option, by name, that counts something and is below 1."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {number}")
+
+
+def check_max_seconds(max_seconds: float | None) -> None:
+    """Raise a ValueError for a time limit that leaves no time."""
+    if max_seconds is not None and not max_seconds > 0:  # also NaN
+        raise ValueError(f"--max-seconds must be more than 0, got {max_seconds:g}")

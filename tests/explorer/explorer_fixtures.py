@@ -33,7 +33,6 @@ def subject_of(task: str, *, id: str | None = None, seed: int = 0, **model: Any)
         member=0,
         scores={"test": 0.5, "ood": 0.25},
         note="Made for tests.",
-        shipped=True,
         load=lambda: network,
     )
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import urllib.request
+import webbrowser
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def started(monkeypatch) -> list[str]:
     """The addresses at which a browser was opened; the server itself does not start."""
     opened: list[str] = []
     monkeypatch.setattr(server, "serve", lambda app, listening, on_ready: on_ready())
-    monkeypatch.setattr(server.webbrowser, "open", opened.append)
+    monkeypatch.setattr(webbrowser, "open", opened.append)
     return opened
 
 

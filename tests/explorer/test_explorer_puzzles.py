@@ -153,4 +153,3 @@ def test_what_there_is(client, gallery: Gallery):
     assert about["sraven"]["rules"] == list(SravenConfig().rules)
     assert about["fuzzy"]["variables"] == 3
     assert about["sraven"]["pairs"] == [[17, 13], [17, 15]]
-    assert about["has_runs"] is False

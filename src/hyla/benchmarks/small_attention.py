@@ -65,15 +65,11 @@ def draw(shape: Shape, dtype: torch.dtype) -> list[Tensor]:
 
 def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Run the kernel."""
-    return fused_attention("small_head", call_of(q, k, v, bias, scale=q.shape[-1] ** -0.5))
-
-
-def call_of(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, *, scale: float) -> Call:
-    """Return the call of HYLA that is measured."""
+    scale = q.shape[-1] ** -0.5
     formula = Formula(
         normalisation="rms_head", value="hidden", phi="relu", scale=scale, eps=EPS, causal=False
     )
-    return Call(q, k, v, formula=formula, bias=bias)
+    return fused_attention("small_head", Call(q, k, v, formula=formula, bias=bias))
 
 
 def einsum(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -118,7 +114,8 @@ def check(shape: Shape, dtype: torch.dtype) -> None:
 
 def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row per shape, dtype and pass; `seconds` is not asked for."""
-    check_device(device)
+    if device.type != "cuda":
+        raise SystemExit("small heads are kernels of a GPU: measuring them needs a CUDA device")
     torch.manual_seed(0)
     for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
         check(shape, dtype)
@@ -138,9 +135,3 @@ def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
                 "over_compiled": theirs[i] / ours[i],
                 "gflops": 2 * products[i] * shape.pairs / ours[i] / 1e3,
             }
-
-
-def check_device(device: torch.device) -> None:
-    """Raise unless the kernels run there."""
-    if device.type != "cuda":
-        raise SystemExit("small heads are kernels of a GPU: measuring them needs a CUDA device")

@@ -1,5 +1,6 @@
 """`hyla explore`: the page to look at models with."""
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +50,7 @@ def explore(
     """
     with needed("explorer"):
         from hyla.explorer.web.app import build_app
-        from hyla.explorer.web.server import address, listen, new_token, open_browser, serve
+        from hyla.explorer.web.server import address, listen, new_token, serve
     from hyla.explorer.gallery import open_gallery
     from hyla.explorer.runs import RunFolder
     from hyla.explorer.web.security import Access
@@ -74,4 +75,5 @@ def explore(
         )
     screen.print("Ctrl-C ends it.")
     with listening:
-        serve(app, listening, on_ready=lambda: open_browser(url) if open_page else None)
+        # Where there is no browser, the printed address has to do.
+        serve(app, listening, on_ready=lambda: open_page and webbrowser.open(url))

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from hyla._errors import check_at_least_one
 from hyla.commands.shared.exits import usage_errors
-from hyla.commands.shared.options import check_at_least_one, check_folders, check_writable
+from hyla.commands.shared.options import check_folders, check_writable
 from hyla.commands.shared.output import Screen, table
 from hyla.lab.models import pack_models
 from hyla.results.conditions import Conditions

@@ -8,10 +8,11 @@ import torch
 from cyclopts import Group, Parameter
 from rich.table import Table
 
+from hyla._errors import check_at_least_one
 from hyla.commands.report import write_report
 from hyla.commands.shared.exits import continued_after_ctrl_c, usage_errors
 from hyla.commands.shared.lab_screen import LabScreen
-from hyla.commands.shared.options import check_at_least_one, check_folders, check_writable
+from hyla.commands.shared.options import check_folders, check_writable
 from hyla.commands.shared.output import table
 from hyla.lab.estimate import in_words
 from hyla.lab.experiment import Experiment

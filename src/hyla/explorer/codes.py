@@ -81,8 +81,7 @@ class Atlas:
         """Return the t-SNE map of a layer's codes."""
         places = self._places(layer, pairs)
         rules, targets = self._labels(pairs), self._of_feature(self.instances.targets, pairs)
-        means = self.means(layer, pairs)
-        directions = torch.nn.functional.normalize(means, dim=-1)
+        directions = torch.nn.functional.normalize(self.means(layer, pairs), dim=-1)
         names = self.subject.sraven.config.rules
         return schemas.Map(
             points=[
@@ -93,7 +92,6 @@ class Atlas:
             ],
             rules=list(names),
             cosine=(directions @ directions.T).tolist(),
-            mean_codes=means.tolist(),
             pairs=list(pairs),
         )
 
@@ -150,17 +148,6 @@ def _embedded(codes: np.ndarray) -> np.ndarray:
     # Threads that wait for each other all the time are slower than one wherever cores are busy.
     with _EMBEDDING, threadpool_limits(1, user_api="openmp"):
         return embed(codes).astype(np.float64)
-
-
-class Atlases:
-    """One for each model, made when first asked for."""
-
-    def __init__(self) -> None:
-        self._atlases: Memo[Atlas] = Memo(_KEPT_MAPS)
-
-    def of(self, subject: Exhibit) -> Atlas:
-        """Return that of a model."""
-        return self._atlases.get(subject.id, lambda: Atlas(subject))
 
 
 def pairs_of(subject: Exhibit, query: int | None, key: int | None) -> PairList:

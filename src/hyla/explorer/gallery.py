@@ -45,7 +45,6 @@ class Exhibit(Subject):
         member: int,
         scores: dict[str, float],
         note: str,
-        shipped: bool,
         load: Callable[[], Transformer],
     ):
         super().__init__(name=id, config=config, member=member, load=load)
@@ -53,7 +52,6 @@ class Exhibit(Subject):
         self.settings = asdict(config.members[member]) | flat_settings(config.to_tree())
         self.label = self._own_label()  # a gallery adds to it where others have the same
         self.shape = shape_key(config)
-        self._shipped = shipped
         # Codes are recorded and edited through hooks on the model: one request at a time.
         self._lock = threading.RLock()
 
@@ -110,7 +108,6 @@ class Exhibit(Subject):
             layers=model.num_layers,
             heads=model.num_heads * model.width_factor,
             seed=self.seed,
-            origin="shipped" if self._shipped else "run",
             note=self.note,
             scores=self.scores,
             metric=self.task.headline,
@@ -135,9 +132,7 @@ def _puzzle_shape(subject: Exhibit) -> schemas.PuzzleShape:
         shape=subject.shape,
         features=task.config.num_features,
         values=task.config.num_values,
-        grid=task.config.grid_size,
         rules=list(task.config.rules),
-        tokens=task.sequence_length,
         pairs=study_pairs(subject),
     )
 
@@ -239,7 +234,6 @@ def _of_run(path: Path) -> Iterator[Exhibit]:
             scores=_by_split(metrics, headline),
             note=f"Member {number} of {path.resolve().name}, step {stored.checkpoint_step}"
             + ("." if stored.summary else " or later: not finished yet."),
-            shipped=False,
             load=lambda number=number: first if number == 0 else load_model(path, number)[0],
         )
 
@@ -255,7 +249,6 @@ def _shipped(stem: Path) -> Exhibit:
         scores=about.scores,
         note=f"Comes with hyla: {config.steps:,} steps of version {version} on {devices}"
         f"{_among_seeds(about)}.",
-        shipped=True,
         load=lambda: read_weights(stem, config),
     )
 

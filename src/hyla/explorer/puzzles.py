@@ -158,18 +158,22 @@ def _sampler(
 
 
 def _parse_rules(text: str, config: SravenConfig) -> Combination:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in config.rules:
-            raise RefusedError(
-                f"{name!r} is no rule of these puzzles{nearest(name, config.rules)}; "
-                f"choose from {', '.join(config.rules)}"
-            )
-    if len(names) != config.num_features:
+    rules = [rule_number(config.rules, name.strip()) for name in text.split(",")]
+    if len(rules) != config.num_features:
         raise RefusedError(
-            f"a puzzle has {config.num_features} rules, one a feature; got {len(names)}"
+            f"a puzzle has {config.num_features} rules, one a feature; got {len(rules)}"
         )
-    return tuple(sorted(map(config.rules.index, names)))
+    return tuple(sorted(rules))
+
+
+def rule_number(names: Sequence[str], name: str) -> int:
+    """Return the place of a rule among those of some puzzles."""
+    if name not in names:
+        raise RefusedError(
+            f"{name!r} is no rule of these puzzles{nearest(name, names)}; "
+            f"choose from {', '.join(names)}"
+        )
+    return names.index(name)
 
 
 # --- answers -------------------------------------------------------------------------------------

@@ -39,10 +39,6 @@ class RunFolder:
         self._listed: Memo[schemas.Run | schemas.SkippedRun] = Memo(size=_REMEMBERED)
         self._curves: Memo[schemas.Curves | str] = Memo(size=20)
 
-    def has_runs(self) -> bool:
-        """Whether there is anything to compare."""
-        return next(self._paths(), None) is not None
-
     def runs(self) -> schemas.Runs:
         """Return all runs by id, and what could not be read."""
         listed = [

@@ -11,11 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hyla._errors import nearest
 from hyla.explorer.codes import Atlas, PairList
 from hyla.explorer.donors import Donor, donor_of, find_donor, operands_of
 from hyla.explorer.gallery import Exhibit, Gallery, study_pairs
-from hyla.explorer.puzzles import Puzzle, puzzle_for
+from hyla.explorer.puzzles import Puzzle, puzzle_for, rule_number
 from hyla.explorer.swap_rates import counted
 from hyla.explorer.web import schemas
 from hyla.explorer.web.refusals import RefusedError
@@ -105,14 +104,6 @@ def _last_rule(puzzle: Puzzle) -> int:
     return puzzle.problem.config.rules.index(puzzle.problem.rules[-1])
 
 
-def _rule_number(names: Sequence[str], name: str) -> int:
-    if name not in names:
-        raise RefusedError(
-            f"{name!r} is no rule{nearest(name, names)}; choose from {', '.join(names)}"
-        )
-    return names.index(name)
-
-
 def _layers(subject: Exhibit, asked: Sequence[int]) -> list[int]:
     number = subject.config.model.num_layers
     if max(asked) >= number:
@@ -146,7 +137,7 @@ def _donation(
             named = _unpermuted(puzzle_for(gallery, subject, id))
             rule, same_operands = _last_rule(named), False
         case schemas.DonorRule(rule=name, same_operands=same_operands):
-            named, rule = None, _rule_number(names, name)
+            named, rule = None, rule_number(names, name)
     match request.code:
         case "zero":
             about = subject.description

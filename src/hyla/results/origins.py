@@ -69,13 +69,13 @@ def read_with_origins(path: Path) -> list[Row]:
 
 def put_rows(rows: Sequence[Row], path: Path, *, of: Mapping[str, Any]) -> None:
     """Put rows into a table, in the place of those that have the values of `of`; others stay."""
-    kept = [
-        row
-        for row in read_with_origins(path)
-        # As text: a name may read as a number.
-        if any(str(row.get(name)) != str(value) for name, value in of.items())
-    ]
+    kept = [row for row in read_with_origins(path) if not has_values(row, of)]
     write_with_origins([*kept, *rows], path)
+
+
+def has_values(row: Row, of: Mapping[str, Any]) -> bool:
+    """Whether a row has the values of `of`, as text: a name may read as a number."""
+    return all(str(row.get(name)) == str(value) for name, value in of.items())
 
 
 def measured_with(device: torch.device) -> Row:

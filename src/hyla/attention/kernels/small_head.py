@@ -94,15 +94,11 @@ def why_unfit(call: Call) -> str | None:
 
 
 def forward(
-    call: Call,
-    *,
-    total_factor: Tensor | None = None,
-    log_sum: Tensor | None = None,
-    plan: Plan | None = None,
+    call: Call, *, total_factor: Tensor | None = None, log_sum: Tensor | None = None
 ) -> Tensor:
     """Return the output [B, Tq, H, D]."""
     call = _as_read(_with_own_keys(call))
-    plan = plan or choose_plan("forward", call.q)
+    plan = choose_plan("forward", call.q)
     output = fresh(call.q)
     arguments = _arguments(call)
     arguments.output = describe(call, total_factor)
@@ -165,19 +161,14 @@ def gradients_in_one_walk(
 
 
 def query_gradient(
-    call: Call,
-    upstream: Tensor,
-    *,
-    bias_gradient: bool,
-    softmax: Softmax | None = None,
-    plan: Plan | None = None,
+    call: Call, upstream: Tensor, *, bias_gradient: bool, softmax: Softmax | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradients that the queries' pass makes: of q and, if wanted, of the bias.
 
     It fills in what `softmax` lacks.
     """
     call, upstream = _as_read(call), _with_contiguous_heads(upstream)
-    plan = plan or choose_plan("query", call.q)
+    plan = choose_plan("query", call.q)
     dq = fresh(call.q)
     arguments = _arguments(call, softmax)
     if call.bias is None or not bias_gradient:
@@ -191,11 +182,11 @@ def query_gradient(
 
 
 def key_gradient(
-    call: Call, upstream: Tensor, *, softmax: Softmax | None = None, plan: Plan | None = None
+    call: Call, upstream: Tensor, *, softmax: Softmax | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients that the keys' pass makes: of k and v."""
     call, upstream = _as_read(call), _with_contiguous_heads(upstream)
-    plan = plan or choose_plan("key", call.k)
+    plan = choose_plan("key", call.k)
     dk, dv = fresh(call.k), fresh(call.v)
     arguments = _arguments(call, softmax)
     _launch("key", plan, call, arguments, upstream=upstream, first=dk, second=dv)

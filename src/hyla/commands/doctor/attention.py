@@ -8,9 +8,10 @@ import torch
 from cyclopts import Parameter
 from torch import Tensor
 
+from hyla._errors import check_at_least_one
 from hyla.attention import RECOMMENDED, explain, resolve_spec
 from hyla.commands.shared.exits import FAILURE, usage_errors
-from hyla.commands.shared.options import AttentionName, check_at_least_one
+from hyla.commands.shared.options import AttentionName
 from hyla.training.devices import resolve_device
 
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from hyla._errors import check_max_seconds
 from hyla.commands.shared.options import (
     PrecisionName,
     ScaleName,
-    check_max_seconds,
     check_writable,
     without_none,
 )

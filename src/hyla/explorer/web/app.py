@@ -14,7 +14,8 @@ from starlette.types import ASGIApp
 
 from hyla import __version__
 from hyla.explorer import codes, fuzzy, puzzles, swaps
-from hyla.explorer.gallery import Gallery
+from hyla.explorer.gallery import Exhibit, Gallery
+from hyla.explorer.memo import Memo
 from hyla.explorer.runs import RunFolder
 from hyla.explorer.web import schemas
 from hyla.explorer.web.admission import Admission
@@ -23,6 +24,7 @@ from hyla.explorer.web.security import Access, Guard
 
 _PAGE = Path(str(resources.files("hyla.explorer"))) / "page"
 _PLOTLY = Path(str(resources.files("plotly"))) / "package_data" / "plotly.min.js"
+_KEPT_ATLASES = 64
 
 _REASONS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Problem, "description": description}
@@ -66,7 +68,10 @@ def build_app(gallery: Gallery, folder: RunFolder, access: Access) -> ASGIApp:
 
 def _api(gallery: Gallery, folder: RunFolder) -> APIRouter:
     api = APIRouter(prefix="/api", responses=_REASONS)
-    atlases = codes.Atlases()
+    kept: Memo[codes.Atlas] = Memo(_KEPT_ATLASES)
+
+    def atlas_of(subject: Exhibit) -> codes.Atlas:
+        return kept.get(subject.id, lambda: codes.Atlas(subject))
 
     @api.get("/about")
     def about() -> schemas.About:
@@ -77,7 +82,6 @@ def _api(gallery: Gallery, folder: RunFolder) -> APIRouter:
             models=models,
             sraven=next((model.sraven for model in models if model.sraven), None),
             fuzzy=next((model.fuzzy for model in models if model.fuzzy), None),
-            has_runs=folder.has_runs(),
         )
 
     @api.get("/sraven/instance")
@@ -117,7 +121,7 @@ def _api(gallery: Gallery, folder: RunFolder) -> APIRouter:
         """The latent code of a query-key pair in each layer, and the rules it is like."""
         subject = gallery[model]
         found = puzzles.puzzle_for(gallery, subject, puzzle_id)
-        return atlases.of(subject).codes(found, codes.pairs_of(subject, query, key))
+        return atlas_of(subject).codes(found, codes.pairs_of(subject, query, key))
 
     @api.get("/sraven/map")
     def code_map(
@@ -125,7 +129,7 @@ def _api(gallery: Gallery, folder: RunFolder) -> APIRouter:
     ) -> schemas.Map:
         """A map of a layer's codes (t-SNE); made once, which takes a moment."""
         subject = gallery[model]
-        return atlases.of(subject).map(layer, codes.pairs_of(subject, query, key))
+        return atlas_of(subject).map(layer, codes.pairs_of(subject, query, key))
 
     @api.get("/sraven/place")
     def place(
@@ -134,12 +138,12 @@ def _api(gallery: Gallery, folder: RunFolder) -> APIRouter:
         """Where a puzzle's code lies on the map."""
         subject = gallery[model]
         found = puzzles.puzzle_for(gallery, subject, puzzle_id)
-        return atlases.of(subject).place(layer, found, codes.pairs_of(subject, query, key))
+        return atlas_of(subject).place(layer, found, codes.pairs_of(subject, query, key))
 
     @api.post("/sraven/swap")
     def swap(request: schemas.SwapRequest) -> schemas.Swap:
         """Give a puzzle another rule's code, and see what the model then answers."""
-        return swaps.swap(gallery, atlases.of(gallery[request.model]), request)
+        return swaps.swap(gallery, atlas_of(gallery[request.model]), request)
 
     @api.post("/fuzzy/predict")
     def predict(request: schemas.FunctionRequest) -> schemas.FunctionPrediction:

@@ -53,9 +53,7 @@ class PuzzleShape(Answer):
     shape: str
     features: int
     values: int
-    grid: int
     rules: list[str]
-    tokens: int
     pairs: list[tuple[int, int]]
     """The query-key pairs of the study."""
 
@@ -81,7 +79,6 @@ class Model(Answer):
     layers: int
     heads: int
     seed: int
-    origin: Literal["shipped", "run"]
     note: str
     scores: dict[str, float]
     metric: str
@@ -96,7 +93,6 @@ class About(Answer):
     models: list[Model]
     sraven: PuzzleShape | None
     fuzzy: FunctionShape | None
-    has_runs: bool
 
 
 # --- puzzles -----------------------------------------------------------------------------------
@@ -212,7 +208,6 @@ class Map(Answer):
     points: list[Point]
     rules: list[str]
     cosine: list[list[float]]
-    mean_codes: list[list[float]]
     pairs: list[tuple[int, int]]
 
 

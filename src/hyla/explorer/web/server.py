@@ -1,10 +1,9 @@
-"""Running the explorer: a socket, a server on it, and a browser if wanted."""
+"""Running the explorer: a socket, and a server on it."""
 
 import secrets
 import socket
 import threading
 import time
-import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -56,7 +55,7 @@ def address(host: str, listening: socket.socket, token: str | None) -> str:
     return f"http://{shown}:{listening.getsockname()[1]}/{query}"
 
 
-def serve(app: ASGIApp, listening: socket.socket, *, on_ready: Callable[[], None]) -> None:
+def serve(app: ASGIApp, listening: socket.socket, *, on_ready: Callable[[], object]) -> None:
     """Answer requests until Ctrl-C."""
     server = _server(app)
     ready = threading.Thread(target=lambda: _wait(server) and on_ready(), daemon=True)
@@ -79,11 +78,6 @@ def serving(app: ASGIApp) -> Iterator[str]:
         server.should_exit = True
         thread.join()
         listening.close()
-
-
-def open_browser(url: str) -> None:
-    """Show the page; where there is no browser, the printed address has to do."""
-    webbrowser.open(url)
 
 
 def _server(app: ASGIApp) -> uvicorn.Server:

@@ -18,7 +18,7 @@ from hyla.lab.latents.figures import drawings, write_drawings
 from hyla.lab.latents.findings import findings
 from hyla.latents.analysis import TABLES, Analysis
 from hyla.results.csv_table import rows_of_frame
-from hyla.results.origins import measured_with, put_rows, read_with_origins
+from hyla.results.origins import has_values, measured_with, put_rows, read_with_origins
 from hyla.results.runs import ORIGIN, Row, flat_settings, origin_of, read_run
 from hyla.results.subjects import Subject
 from hyla.tasks.study import NoStudyError, study_of
@@ -164,11 +164,6 @@ def _draw(subject: Subject, figures: Sequence[str], pairs: str | None, out: Path
 def _stored(path: Path, subject: Subject) -> list[Row]:
     """Return a model's rows of a table, with the columns that are its own."""
     own = subject.columns
-    rows = [
-        row
-        for row in read_with_origins(path)
-        # As text: a name may read as a number.
-        if all(str(row.get(name)) == str(value) for name, value in own.items())
-    ]
+    rows = [row for row in read_with_origins(path) if has_values(row, own)]
     kept = {name for row in rows for name in row if row[name] is not None} - {*own, *ORIGIN}
     return [{name: value for name, value in row.items() if name in kept} for row in rows]

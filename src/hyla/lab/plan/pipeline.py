@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from hyla._errors import BusyError, UnfinishedError
+from hyla._errors import BusyError, UnfinishedError, check_at_least_one, check_max_seconds
 from hyla.lab.methods import Method
 from hyla.lab.plan.companies import companies
 from hyla.lab.plan.population_size import measured_size
@@ -153,10 +153,7 @@ class Job(Launch, ABC):
     def __post_init__(self):
         if self.launcher not in ("local", "slurm"):
             raise ValueError(f"launcher must be 'local' or 'slurm', got {self.launcher!r}")
-        for name in ("workers", "max_population"):
-            given = getattr(self, name)
-            if given is not None and given < 1:
-                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {given}")
+        check_at_least_one(workers=self.workers, max_population=self.max_population)
         # An option of the other launcher, which this one would ignore:
         if self.launcher == "slurm":
             if self.max_seconds is not None:
@@ -169,8 +166,7 @@ class Job(Launch, ABC):
         for name, given in (("--slurm.*", self.slurm is not None), ("--no-wait", not self.wait)):
             if given:
                 raise ValueError(f"{name} is for --launcher slurm, and here nothing is submitted")
-        if self.max_seconds is not None and not self.max_seconds > 0:  # also NaN
-            raise ValueError(f"--max-seconds must be more than 0, got {self.max_seconds:g}")
+        check_max_seconds(self.max_seconds)
 
     @functools.cached_property
     def methods(self) -> list[Method]:

@@ -37,7 +37,7 @@ def train(
     first record at the step `until` or later, with a checkpoint saved: the same call continues from
     it. Progress is shown on `screen`, the terminal by default.
     """
-    (summary,) = _train(
+    (summary,) = train_together(
         [config],
         root=root,
         device=device,
@@ -56,6 +56,7 @@ def train_together(
     root: Path | str = "runs",
     device: torch.device | str = "auto",
     max_seconds: float = math.inf,
+    sinks: OpenSinks = lambda path, names: (),
     compile: bool | None = None,
     until: int | None = None,
     screen: Console | None = None,
@@ -68,29 +69,6 @@ def train_together(
     the rest, see `train`.
     """
     check_company(configs)
-    return _train(
-        configs,
-        root=root,
-        device=device,
-        max_seconds=max_seconds,
-        sinks=lambda path, names: (),
-        compile=compile,
-        until=until,
-        screen=screen,
-    )
-
-
-def _train(
-    configs: Sequence[TrainConfig],
-    *,
-    root: Path | str,
-    device: torch.device | str,
-    max_seconds: float,
-    sinks: OpenSinks,
-    compile: bool | None,
-    until: int | None,
-    screen: Console | None,
-) -> list[dict[str, Any]]:
     device = resolve_device(device)
     for config in configs:
         config.check_device(device)

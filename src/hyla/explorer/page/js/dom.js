@@ -73,6 +73,11 @@ export const segments = (legend, inputs, texts) => [
 export const details = (summary, ...content) =>
   h("details", { class: "help" }, h("summary", {}, summary), content);
 
+/** What may be wider than the screen, and can be scrolled by the keyboard too. */
+export function scrolled(label, content) {
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, content);
+}
+
 /** Buttons of which one is pressed: native radio buttons, so arrows and Tab work as expected.
  * `texts` are what they say, by their values. */
 export function choice(legend, texts, onChoose) {

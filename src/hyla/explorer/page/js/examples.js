@@ -1,6 +1,6 @@
 // The examples that a model sees of a function: as shades, and as numbers on request.
 
-import { details, h, svg } from "./dom.js";
+import { details, h, scrolled, svg } from "./dom.js";
 import { sequential } from "./palette.js";
 import { variableName } from "./terms.js";
 
@@ -15,11 +15,6 @@ export function examplesShown(context) {
       scrolled("Examples as numbers", table(names, examples)),
     ),
   ];
-}
-
-/** What may be wider than the screen, and can be scrolled by the keyboard too. */
-function scrolled(label, content) {
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, content);
 }
 
 function table(names, examples) {

@@ -4,7 +4,7 @@ import { probabilityBars } from "./bars.js";
 import { h, percent, swatch } from "./dom.js";
 import { featureColour, presetOf } from "./palette.js";
 import { picture, positionName } from "./panels.js";
-import { ruleLabel, ruleMeaning } from "./words.js";
+import { ruleLabel } from "./words.js";
 
 /** `correspondence[column][position]` = feature, of what the server reveals. */
 export function correspondence(features) {
@@ -49,7 +49,7 @@ export function whoWasRight({ person, label, answers, target }) {
 }
 
 /** The rule of each feature, with its rows. */
-export function rulesRevealed(features, { mode, values, permuted }) {
+export function rulesRevealed(features, { mode, permuted }) {
   const where = ({ positions }) =>
     permuted
       ? positions.map((position) => positionName(position, mode)).join(" → ")
@@ -67,7 +67,7 @@ export function rulesRevealed(features, { mode, values, permuted }) {
           {},
           h("h3", {}, ruleLabel(feature.rule)),
           h("p", { class: "where" }, where(feature)),
-          h("p", {}, feature.sentence ?? ruleMeaning(feature.rule, values)),
+          h("p", {}, feature.sentence),
           h(
             "ul",
             { class: "rows", "aria-label": "Its rows" },

@@ -15,6 +15,7 @@ from hyla.lab.experiments.shared.panels import label_of, lines_by_method, score_
 from hyla.lab.experiments.shared.variants import TASKS, variant_table
 from hyla.lab.grids import METHODS, sweep
 from hyla.nn import Transformer, TransformerConfig
+from hyla.nn.decoders import count_parameters
 from hyla.results.tables import Cell, Results
 from hyla.training import load_preset
 
@@ -41,7 +42,7 @@ def _sizes(model: Mapping[str, int]) -> list[dict[str, int]]:
 def parameters(model: TransformerConfig) -> int:
     """Return the number of a model's parameters."""
     with torch.device("meta"):
-        return sum(p.numel() for p in Transformer(model).parameters())
+        return count_parameters(Transformer(model)).total
 
 
 def _name(cell: Cell) -> str:

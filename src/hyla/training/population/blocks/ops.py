@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hyla._compiler_tag import tag_compiled_code
 from hyla.training.population.blocks import launch
+from hyla.training.population.blocks.parameters import apart
 from hyla.training.population.blocks.weights import FinishPlaces, ProjectPlaces
 
 tag_compiled_code()
@@ -81,7 +82,7 @@ def _save_project(ctx, inputs, output):
 def _differentiate_project(ctx, residual, dq, dk, dv):
     x, weights, *parameters = ctx.saved_tensors
     dx, gradients = _project_backward(x, residual, [dq, dk, dv], weights, parameters)
-    return dx, None, _apart(gradients, parameters)
+    return dx, None, apart(gradients, parameters)
 
 
 project.register_autograd(_differentiate_project, setup_context=_save_project)
@@ -122,7 +123,7 @@ def _save_finish(ctx, inputs, output):
 def _differentiate_finish(ctx, dy, *_):
     between, attended, weights, *parameters = ctx.saved_tensors
     dx, dattended, gradients = _finish_backward(between, attended, dy, weights, parameters)
-    return None, dx, dattended, None, _apart(gradients, parameters)
+    return None, dx, dattended, None, apart(gradients, parameters)
 
 
 finish.register_autograd(_differentiate_finish, setup_context=_save_finish)
@@ -139,13 +140,6 @@ def _like(x: Tensor) -> Tensor:
 def _side_by_side(parameters: Sequence[Tensor]) -> Tensor:
     total = sum(parameter[0].numel() for parameter in parameters)
     return parameters[0].new_empty(len(parameters[0]), total)
-
-
-def _apart(gradients: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient of each parameter, of those side by side [P, T]."""
-    parts = gradients.split([parameter[0].numel() for parameter in parameters], dim=1)
-    pairs = zip(parts, parameters, strict=True)
-    return [part.unflatten(1, parameter.shape[1:]) for part, parameter in pairs]
 
 
 def _folded(info, in_dims, tensors):

@@ -13,7 +13,11 @@ def with_one_stride(parameters: Sequence[Tensor]) -> tuple[list[Tensor], int]:
     if one_stride and all(parameter[0].is_contiguous() for parameter in parameters):
         return list(parameters), strides.pop()
     rows = torch.cat([parameter.flatten(1) for parameter in parameters], dim=1)
-    apart = rows.split([parameter[0].numel() for parameter in parameters], dim=1)
-    shapes = [parameter.shape[1:] for parameter in parameters]
-    joined = [part.unflatten(1, shape) for part, shape in zip(apart, shapes, strict=True)]
-    return joined, rows.shape[1]
+    return apart(rows, parameters), rows.shape[1]
+
+
+def apart(rows: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return what lies side by side in rows [P, T], each in the shape of its parameter [P, ...]."""
+    parts = rows.split([parameter[0].numel() for parameter in parameters], dim=1)
+    pairs = zip(parts, parameters, strict=True)
+    return [part.unflatten(1, parameter.shape[1:]) for part, parameter in pairs]

@@ -9,6 +9,7 @@ import {
   failure,
   field,
   h,
+  scrolled,
   select,
   signed,
   swatch,
@@ -240,9 +241,8 @@ function runTable(runs, boxes, swatches) {
     headline(run, UNSEEN),
     run.device ?? "–",
   ];
-  return h(
-    "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs" },
+  return scrolled(
+    "Runs",
     h(
       "table",
       { class: "runs" },

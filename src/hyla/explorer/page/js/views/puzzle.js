@@ -160,7 +160,7 @@ export function mount(root, app) {
     );
     after.replaceChildren(
       h("h2", {}, "The rules were"),
-      outcome.rulesRevealed(truth.features, { mode, values, permuted: instance.permuted }),
+      outcome.rulesRevealed(truth.features, { mode, permuted: instance.permuted }),
       h("h2", {}, "How sure they are"),
       outcome.legend(shown),
       outcome.probabilities(shown),
