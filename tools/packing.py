@@ -4,9 +4,12 @@ import gzip
 import shutil
 import tarfile
 import tempfile
-from pathlib import Path
+import zlib
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
-from hyla.results.runs import read_run
+from hyla.training.run.checkpoints.base import newest_step, step_of
+from hyla.training.run.reading import read_finished
 
 PART_BYTES = 15_000_000
 _NAME = "runs.tar.gz"
@@ -15,9 +18,11 @@ _NAME = "runs.tar.gz"
 def pack(root: Path, folder: Path, part_bytes: int = PART_BYTES) -> list[Path]:
     """Write the run directories under `root` to FOLDER/runs.tar.gz.00, .01, …; return these.
 
-    Compiled code stays: it lies beside the runs, and fits the machine that compiled it.
+    Finished runs come first, and of checkpoints the newest alone: where only the first parts can be
+    carried, they hold what took longest. Compiled code stays: it lies beside the runs, and fits the
+    machine that compiled it.
     """
-    runs = sorted(path.parent for path in root.glob("*/config.json"))
+    runs = [path.parent for path in root.glob("*/config.json")]
     if not runs:
         raise ValueError(f"{root} has no run directories to pack: give --root")
     folder.mkdir(parents=True, exist_ok=True)
@@ -25,8 +30,8 @@ def pack(root: Path, folder: Path, part_bytes: int = PART_BYTES) -> list[Path]:
         old.unlink()
     with tempfile.TemporaryFile(dir=folder) as whole:
         with tarfile.open(fileobj=whole, mode="w:gz") as archive:
-            for run in runs:
-                for file in sorted(path for path in run.iterdir() if path.name != "lock"):
+            for run in sorted(runs, key=lambda run: (read_finished(run) is None, run.name)):
+                for file in _files_to_carry(run):
                     archive.add(file, arcname=f"{run.name}/{file.name}")
         whole.seek(0)
         for number, part in enumerate(iter(lambda: whole.read(part_bytes), b"")):
@@ -34,49 +39,74 @@ def pack(root: Path, folder: Path, part_bytes: int = PART_BYTES) -> list[Path]:
     return _parts(folder)
 
 
+def _files_to_carry(run: Path) -> list[Path]:
+    newest = newest_step(run)
+    return sorted(
+        path for path in run.iterdir() if path.name != "lock" and step_of(path) in (None, newest)
+    )
+
+
 def unpack(folder: Path, root: Path) -> list[str]:
     """Put packed run directories under `root`; return the names of those that were put there.
 
-    One that is there already and as far, or further, stays.
+    One that is there already and as far, or further, stays. Raises a ValueError where parts are
+    missing or damaged, with the runs put there that came whole.
     """
-    parts = _parts(folder)
+    parts = [part for place, part in enumerate(_parts(folder)) if _number(part) == place]
     if not parts:
         raise ValueError(f"{folder} has no {_NAME}.00: give the folder that --pack wrote")
     root.mkdir(parents=True, exist_ok=True)
-    taken = []
-    with (
-        tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as aside,
-        tempfile.TemporaryFile(dir=root) as joined,
-    ):
-        try:
-            for part in parts:
-                with part.open("rb") as file:
-                    shutil.copyfileobj(file, joined)
-            joined.seek(0)
-            with gzip.GzipFile(fileobj=joined) as whole:
-                with tarfile.open(fileobj=whole, mode="r|") as archive:
-                    archive.extractall(aside, filter="data")
-                while whole.read(1 << 20):  # to its end, where its checksum is
-                    pass
-        except (tarfile.ReadError, EOFError, OSError) as error:
-            raise ValueError(
-                f"{folder} does not hold all of what was packed, or it is damaged: {error}"
-            ) from error
-        for run in sorted(Path(aside).iterdir()):
-            place = root / run.name
-            if place.exists() and _progress(place) >= _progress(run):
-                continue
-            shutil.rmtree(place, ignore_errors=True)
-            run.rename(place)
-            taken.append(run.name)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as aside:
+        came, error = _extract(parts, Path(aside))
+        taken = [run.name for run in came if _take(run, root / run.name)]
+    if error is not None:
+        raise ValueError(
+            f"{folder} does not hold all of what was packed, or it is damaged: {error}. "
+            f"{len(taken)} runs that came whole were put under {root}"
+        ) from error
     return taken
 
 
+def _extract(parts: Sequence[Path], aside: Path) -> tuple[list[Path], Exception | None]:
+    """Return the run directories that came whole, and what kept the rest from coming."""
+    came: dict[Path, None] = {}
+    with tempfile.TemporaryFile(dir=aside) as joined:
+        for part in parts:
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, joined)
+        joined.seek(0)
+        try:
+            with gzip.GzipFile(fileobj=joined) as whole:
+                with tarfile.open(fileobj=whole, mode="r|") as archive:
+                    for member in archive:
+                        came[aside / PurePosixPath(member.name).parts[0]] = None
+                        archive.extract(member, aside, filter="data")
+                while whole.read(1 << 20):  # to its end, where its checksum is
+                    pass
+        except EOFError as error:  # cut off in the last of these
+            return list(came)[:-1], error
+        except (tarfile.ReadError, zlib.error, OSError) as error:  # nobody knows since where
+            return [], error
+    return list(came), None
+
+
+def _take(run: Path, place: Path) -> bool:
+    """Move a run to its place, unless one that is as far is there; return whether it was."""
+    if place.exists() and _progress(place) >= _progress(run):
+        return False
+    shutil.rmtree(place, ignore_errors=True)
+    run.rename(place)
+    return True
+
+
 def _progress(path: Path) -> tuple[bool, int]:
-    run = read_run(path)
-    return run.summary is not None, run.checkpoint_step or 0
+    return read_finished(path) is not None, newest_step(path) or 0
 
 
 def _parts(folder: Path) -> list[Path]:
     found = [p for p in folder.glob(f"{_NAME}.*") if p.suffix[1:].isdigit()]
-    return sorted(found, key=lambda path: int(path.suffix[1:]))
+    return sorted(found, key=_number)
+
+
+def _number(part: Path) -> int:
+    return int(part.suffix[1:])

@@ -1,5 +1,6 @@
 """The queue of what is still to be measured: in order, in slices, and carried elsewhere."""
 
+import random
 import re
 import subprocess
 import sys
@@ -185,18 +186,52 @@ def test_runs_are_packed_in_parts_and_come_back(tmp_path: Path, capsys):
     assert len(packing.pack(root, tmp_path / "packed")) == 1
 
 
-@pytest.mark.parametrize("lost", [0, -1])
-def test_a_part_that_is_missing_is_told(tmp_path: Path, capsys, lost: int):
-    run = tmp_path / "runs" / "a-run"
-    run.mkdir(parents=True)
-    (run / "config.json").write_text("{}")
-    (run / "checkpoint").write_bytes(bytes(range(256)) * 100)
-    packed = tmp_path / "packed"
-    packing.pack(tmp_path / "runs", packed, part_bytes=100)[lost].unlink()
-    assert lab_queue.main(["--unpack", str(packed), "--root", str(tmp_path / "new")]) == (
-        lab_queue.USAGE
-    )
-    assert "does not hold all of what was packed" in capsys.readouterr().err
+@pytest.fixture
+def packed_runs(tmp_path: Path) -> list[Path]:
+    """Pack an unfinished run with two checkpoints and a finished one, each of many parts."""
+    for name, files in {
+        "a-young-run": ["checkpoint-000010.safetensors", "checkpoint-000020.safetensors"],
+        "the-finished-run": ["checkpoint-000030.safetensors", "finished.json"],
+    }.items():
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        (run / "config.json").write_text("{}")
+        for file in files:
+            noise = random.Random(file).randbytes(40_000)
+            (run / file).write_bytes(b"{}" if file.endswith(".json") else noise)
+    return packing.pack(tmp_path / "runs", tmp_path / "packed", part_bytes=4000)
+
+
+def test_finished_runs_are_packed_first_and_the_newest_checkpoint_alone(packed_runs, tmp_path):
+    assert packing.unpack(tmp_path / "packed", tmp_path / "new") == [
+        "the-finished-run",
+        "a-young-run",
+    ]
+    names = {path.name for path in (tmp_path / "new" / "a-young-run").iterdir()}
+    assert names == {"config.json", "checkpoint-000020.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("lost", "came"), [(0, []), (1, []), (-3, ["the-finished-run"]), (-1, ["the-finished-run"])]
+)
+def test_a_part_that_is_missing_costs_the_runs_from_there_on(
+    packed_runs, tmp_path: Path, capsys, lost: int, came: list[str]
+):
+    packed_runs[lost].unlink()
+    folders = ["--unpack", str(tmp_path / "packed"), "--root", str(tmp_path / "new")]
+    assert lab_queue.main(folders) == lab_queue.USAGE
+    said = capsys.readouterr().err
+    assert ("has no runs.tar.gz.00" if lost == 0 else "does not hold all of what was") in said
+    new = tmp_path / "new"
+    assert [path.name for path in (new.iterdir() if new.exists() else ())] == came
+
+
+def test_a_damaged_part_is_told(packed_runs, tmp_path: Path, capsys):
+    middle = packed_runs[len(packed_runs) // 2]
+    middle.write_bytes(bytes(len(middle.read_bytes())))
+    folders = ["--unpack", str(tmp_path / "packed"), "--root", str(tmp_path / "new")]
+    assert lab_queue.main(folders) == lab_queue.USAGE
+    assert "or it is damaged" in capsys.readouterr().err
     assert list((tmp_path / "new").iterdir()) == []
 
 

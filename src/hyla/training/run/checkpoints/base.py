@@ -47,8 +47,14 @@ class UnusableError(Exception):
 
 def newest_step(directory: Path) -> int | None:
     """Return the step that the newest checkpoint's name says; None if there is none."""
-    names = (_NAME.fullmatch(path.name) for path in directory.glob("checkpoint-*"))
-    return max((int(name[1]) for name in names if name), default=None)
+    steps = (step_of(path) for path in directory.glob("checkpoint-*"))
+    return max((step for step in steps if step is not None), default=None)
+
+
+def step_of(path: Path) -> int | None:
+    """Return the step that a checkpoint's name says; None if it is no checkpoint's name."""
+    name = _NAME.fullmatch(path.name)
+    return int(name[1]) if name else None
 
 
 class Checkpoints(ABC):
