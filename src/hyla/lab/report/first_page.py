@@ -134,19 +134,22 @@ def _line(headline: Headline, sections: Sequence[Section], costs: Costs) -> Line
     ]
     # What is judged before what is not: a tf32 run of three seeds before one of float32.
     judged = [each for each in found if each[2].status in STATUSES] or found
-    cost = in_minutes(costs.minutes(load(headline.experiment)))
+    in_full = in_minutes(costs.minutes(load(headline.experiment)))
     if not judged:
         return Line(
-            headline=headline, status=UNMEASURED, ours="", where=cost, picture=_picture(headline)
+            headline=headline, status=UNMEASURED, ours="", where=in_full, picture=_picture(headline)
         )
     section, claim, verdict = judged[0]
-    less = verdict.status == TOO_FEW or section.conditions.shorten > 1
-    where = section.heading + (f"; in full {cost}" if less else "")
+    where = [section.heading]
+    if verdict.status == TOO_FEW:
+        where.append(_to_judge(claim, section, costs))
+    if section.conditions.shorten > 1:
+        where.append(f"in full {in_full}")
     return Line(
         headline=headline,
         status=verdict.status,
         ours=claim.numbers if headline.effect is None else _effect(claim),
-        where=where,
+        where="; ".join(where),
         picture=_picture(headline, claim, verdict),
     )
 
@@ -154,6 +157,15 @@ def _line(headline: Headline, sections: Sequence[Section], costs: Costs) -> Line
 def _effect(claim: Claim) -> str:
     value = claim.weakest.value
     return claim.numbers if math.isnan(value) else f"{claim.unit.text(value, sign=True)} points"
+
+
+def _to_judge(claim: Claim, section: Section, costs: Costs) -> str:
+    """Say what more seeds of what was measured would take."""
+    needed = claim.needed or costs.more_seeds(section.experiment, section.conditions)
+    if needed is None:
+        return f"for a verdict {in_minutes(None)}"
+    models = f"{needed.models} more model{'s' * (needed.models > 1)}"
+    return f"for a verdict {models}, {in_minutes(needed.seconds / 60)}"
 
 
 def findings(sections: Sequence[Section]) -> list[Verdict]:

@@ -53,8 +53,9 @@ _TERMS_TITLE = "How to read what follows"
 _FIRST_PAGE = ("claim", "verdict", "ours", "the paper's", "", "where, or what it would take")
 _PICTURES = (
     "Dot: our effect, with its interval (cut off at thrice the effect); ring: the paper's; dashed: "
-    "0. GPU minutes are those of one H200 for the models that are missing of the claim's figure, "
-    "three seeds in tf32 at the preset's setting, one population after the other."
+    "0. GPU minutes are those of one H200, where models that differ in attention alone train "
+    "together: of what the claim's figure lacks of three seeds in tf32 at the preset's setting; "
+    "or, for a verdict, of what its measured methods lack, trained for as long as those were."
 )
 _STYLE = """
 h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid var(--line) }
