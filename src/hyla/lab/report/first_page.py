@@ -110,12 +110,17 @@ class Line:
     """A headline with what was found."""
 
     headline: Headline
-    status: str
-    ours: str
+    verdict: Verdict | None
+    """Ours; None where it was not measured."""
     where: str
     """Conditions, or what it would cost."""
     picture: str
     """A small SVG: effect, interval, the paper's."""
+
+    @property
+    def status(self) -> str:
+        """The verdict's, or that there is none."""
+        return UNMEASURED if self.verdict is None else self.verdict.status
 
 
 def headlines(sections: Sequence[Section], costs: Costs) -> list[Line]:
@@ -136,9 +141,7 @@ def _line(headline: Headline, sections: Sequence[Section], costs: Costs) -> Line
     judged = [each for each in found if each[2].status in STATUSES] or found
     in_full = in_minutes(costs.minutes(load(headline.experiment)))
     if not judged:
-        return Line(
-            headline=headline, status=UNMEASURED, ours="", where=in_full, picture=_picture(headline)
-        )
+        return Line(headline=headline, verdict=None, where=in_full, picture=_picture(headline))
     section, claim, verdict = judged[0]
     where = [section.heading]
     if verdict.status == TOO_FEW:
@@ -147,16 +150,10 @@ def _line(headline: Headline, sections: Sequence[Section], costs: Costs) -> Line
         where.append(f"in full {in_full}")
     return Line(
         headline=headline,
-        status=verdict.status,
-        ours=claim.numbers if headline.effect is None else _effect(claim),
+        verdict=verdict,
         where="; ".join(where),
         picture=_picture(headline, claim, verdict),
     )
-
-
-def _effect(claim: Claim) -> str:
-    value = claim.weakest.value
-    return claim.numbers if math.isnan(value) else f"{claim.unit.text(value, sign=True)} points"
 
 
 def _to_judge(claim: Claim, section: Section, costs: Costs) -> str:
