@@ -74,10 +74,12 @@ def test_being_ahead_is_judged_by_the_interval(lead: float, status: str):
 
 def test_a_verdict_tells_effect_interval_number_and_rule():
     [verdict] = judge(ahead("", ("A", estimate(0.9)), {"b": estimate(0.6)}))
-    assert verdict.number == (
-        "A 90.0 ± 1.0 against 60.0 ± 1.0 (b); effect +30.0 points, 95.0% in [+26.1, +33.9]; "
-        "n = 3 and 3; rule: certainly above 0, and 1.0 or more"
+    assert verdict.measured == "A 90.0 ± 1.0 against 60.0 ± 1.0 (b)"
+    assert verdict.basis == (
+        "effect +30.0 points, 95.0% in [+26.1, +33.9]; n = 3 and 3; "
+        "rule: certainly above 0, and 1.0 or more"
     )
+    assert verdict.number == f"{verdict.measured}; {verdict.basis}"
 
 
 @pytest.mark.parametrize(("size", "status"), [(0.05, REPRODUCED), (0.235, PARTLY)])
@@ -138,7 +140,7 @@ def test_what_diverged_shows_nothing():
 
 def test_smoke_scale_is_listed():
     [claim] = ahead("", ("A", estimate(0.9)), {"b": estimate(0.5)})
-    assert unjudged(claim) == Verdict(claim="", status=NO_VERDICT, number=claim.numbers)
+    assert unjudged(claim) == Verdict(claim="", status=NO_VERDICT, measured=claim.numbers)
 
 
 def test_single_seeds_have_no_error():
@@ -148,7 +150,7 @@ def test_single_seeds_have_no_error():
 
 def test_a_verdict_has_a_known_status():
     with pytest.raises(ValueError, match="status"):
-        Verdict(claim="", status="perhaps", number="")
+        Verdict(claim="", status="perhaps", measured="")
 
 
 def test_a_claim_may_be_of_the_size_of_something_else():

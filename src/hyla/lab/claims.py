@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hyla.lab.effects import Effect, difference
+from hyla.lab.estimate import Needed
 from hyla.results.selection import Estimate
 
 BY_CONSTRUCTION = "by construction"
@@ -74,6 +75,8 @@ class Claim:
     unit: Unit = POINTS
     untested: str = ""
     """`BY_CONSTRUCTION` or `CANNOT_BE_TOLD` where no effect could say anything."""
+    needed: Needed | None = None
+    """What its seeds lack to be judged, where a measurement trains the models itself."""
 
     @property
     def weakest(self) -> Effect:

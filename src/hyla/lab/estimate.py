@@ -11,6 +11,7 @@ measuring and the report are not in it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from hyla.attention.kernels import ELSEWHERE
 from hyla.training import TrainConfig, config_from_tree, load_preset
@@ -69,6 +70,13 @@ LANGUAGE_SPEEDS = {"softmax": 1.556e6, "linear": 1.429e6, "hyla": 1.119e6}
 # ones, on the H200: SRAVEN of twelve and fuzzy logic of three models.
 _FLOAT32 = {"fuzzy": 4.6, "sraven": 3.9}
 _LIKE_OTHERS = "sraven"  # what a task that was not timed is taken to be, up to its arithmetic
+
+
+class Needed(NamedTuple):
+    """Models that are still to be trained, and the estimated seconds of one GPU for them."""
+
+    models: int
+    seconds: float
 
 
 def seconds_for(

@@ -33,8 +33,10 @@ class Verdict:
     claim: str
     status: str
     """One of `STATUSES` or `UNJUDGED`, or `NO_VERDICT`."""
-    number: str
-    """What says so, in a line: numbers, effect, interval, n and rule."""
+    measured: str
+    """Numbers, in a few words."""
+    basis: str = ""
+    """What says so: effect, interval, n and rule."""
     interval: tuple[float, float] | None = None
     """Of the effect; None where it is not judged."""
 
@@ -42,6 +44,11 @@ class Verdict:
         known = (*STATUSES, *UNJUDGED, NO_VERDICT)
         if self.status not in known:
             raise ValueError(f"status must be one of {known}, got {self.status!r}")
+
+    @property
+    def number(self) -> str:
+        """Both in a line."""
+        return f"{self.measured}; {self.basis}" if self.basis else self.measured
 
 
 def judge(claims: Sequence[Claim]) -> list[Verdict]:
@@ -53,7 +60,7 @@ def judge(claims: Sequence[Claim]) -> list[Verdict]:
 
 def unjudged(claim: Claim) -> Verdict:
     """Return a claim of smoke scale: listed, not judged."""
-    return Verdict(claim=claim.text, status=NO_VERDICT, number=claim.numbers)
+    return Verdict(claim=claim.text, status=NO_VERDICT, measured=claim.numbers)
 
 
 def _reason(claim: Claim) -> str | None:
@@ -78,13 +85,14 @@ def _level(probabilities: Sequence[float]) -> float:
 
 def _verdict(claim: Claim, level: float) -> Verdict:
     status = _reason(claim) or _status(claim, level)
-    parts, interval = [claim.numbers], None
+    interval = None
     if status in STATUSES and not math.isnan(claim.weakest.value):
         level /= claim.chances
         interval = claim.weakest.interval(level)
-    if not claim.untested:
-        parts += _line(claim, claim.weakest, level, interval)
-    return Verdict(claim=claim.text, status=status, number="; ".join(parts), interval=interval)
+    basis = "" if claim.untested else _basis(claim, claim.weakest, level, interval)
+    return Verdict(
+        claim=claim.text, status=status, measured=claim.numbers, basis=basis, interval=interval
+    )
 
 
 def _status(claim: Claim, level: float) -> str:
@@ -98,17 +106,15 @@ def _status(claim: Claim, level: float) -> str:
     return REPRODUCED if claim.as_large else PARTLY
 
 
-def _line(
-    claim: Claim, effect: Effect, level: float, interval: tuple[float, float] | None
-) -> list[str]:
+def _basis(claim: Claim, effect: Effect, level: float, interval: tuple[float, float] | None) -> str:
     unit = claim.unit
     if math.isnan(effect.value):
-        return [_count(effect)]
+        return _count(effect)
     size = f"effect {unit.text(effect.value, sign=True)}{unit.name}"
     if interval is not None:
         low, high = (unit.text(end, sign=True) for end in interval)
         size += f", {1 - level:.1%} in [{low}, {high}]"
-    return [size, _count(effect), f"rule: {claim.size.text(unit)}"]
+    return f"{size}; {_count(effect)}; rule: {claim.size.text(unit)}"
 
 
 def _count(effect: Effect) -> str:

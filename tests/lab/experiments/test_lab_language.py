@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from hyla.figures.drawing import Lines
+from hyla.lab.estimate import language_seconds
 from hyla.lab.experiments.language.fig6 import EXPERIMENT
 from hyla.lab.measuring import Measuring, NotAvailableError
 from hyla.lab.plan.measure import measure as measure_into
 from hyla.lab.registry import load
+from hyla.lab.report.costs import Costs
+from hyla.lab.report.first_page import headlines
 from hyla.lab.report.pages import write_all
 from hyla.lab.report.sections import Section, build
 from hyla.lab.verdicts import NOT, REPRODUCED, TOO_FEW, UNDECIDED, judge
@@ -190,6 +193,29 @@ def test_one_seed_is_too_few(tmp_path: Path):
     assert [verdict.status for verdict in section.verdicts] == [TOO_FEW, TOO_FEW]
     assert all("n = 1" in verdict.number for verdict in section.verdicts)
     assert section.origin == "4 models; device a device"
+
+
+def test_a_verdict_takes_more_seeds_at_the_tokens_that_were_trained(tmp_path: Path):
+    rows = [
+        row
+        for attention, seeds in (("hyla", 1), ("softmax", 3), ("linear", 2))
+        for seed in range(seeds)
+        for row in evaluations(attention, 2.3, seed=seed)
+    ]
+    rows += evaluations("softmax", 2.1, learning_rate=3e-3)  # which no other was given
+    section = section_of(tmp_path, rows)
+    tokens = max(row["tokens"] for row in rows)
+    seconds = language_seconds({"hyla": 2 * tokens, "linear": tokens})
+    assert [claim.needed for claim in section.claims] == [(3, pytest.approx(seconds))] * 2
+    lines = headlines([section], Costs(tmp_path))
+    [line] = [line for line in lines if line.headline.experiment == "fig6"]
+    assert line.where == "paper scale, bf16; for a verdict 3 more models, about 0 GPU minutes"
+
+    rows = [row for row in rows if row["attention"] != "softmax" or row["seed"] == 0]
+    needed = {claim.text: claim.needed for claim in section_of(tmp_path, rows).claims}
+    assert needed[IMPROVES] == (3, pytest.approx(seconds))
+    more = seconds + language_seconds({"softmax": 2 * tokens})
+    assert needed[CLOSE] == (5, pytest.approx(more))
 
 
 def test_the_report_says_in_what_precision_they_trained(tmp_path: Path):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from hyla.lab.companies import companies
 from hyla.lab.methods import expand
-from hyla.lab.plan.companies import companies
 from hyla.lab.plan.shares import Share, plan
 from hyla.lab.plan.workers import train_shares
 from hyla.results.runs import read_runs

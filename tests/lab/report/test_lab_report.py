@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from hyla.cli import main
 from hyla.commands.shared.exits import FAILURE
 from hyla.figures.drawing import PALETTE, Figure, Lines, Series
 from hyla.lab.claims import BY_CONSTRUCTION
+from hyla.lab.estimate import seconds_for
 from hyla.lab.experiments.tables.tablea1 import ABLATIONS, printed_lead
 from hyla.lab.grids import METHODS
 from hyla.lab.methods import Method
+from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.registry import NAMES, load
 from hyla.lab.report.costs import Costs
 from hyla.lab.report.first_page import COLOURS, GREY, HEADLINES
@@ -211,7 +214,16 @@ def test_the_first_page_has_ten_claims_beside_the_papers(tmp_path: Path):
     rows = [line.split(" | ") for line in first.splitlines() if "![" in line]
     assert len(rows) == 10
     [better] = [row for row in rows if row[0] == f"| {BETTER.replace(': OOD accuracy', '')[:-1]}"]
-    assert better[1:4] == ["**reproduced**", "+10.0 points", "+12.6 points (Table A1)"]
+    assert better[1] == "**reproduced**"
+    assert better[3] == "+12.6 points (Table A1)"
+    # What a verdict rests on: the line of the long tables, in which it is once more.
+    measured, effect, number, rule = better[2].split("; ")
+    assert measured == "HYLA 60.0 ± 1.0 against 50.0 ± 1.0 (Softmax attention)"
+    assert re.fullmatch(r"effect \+10\.0 points, 9\d\.\d% in \\\[\+\d\.\d, \+1\d\.\d]", effect)
+    assert number == "n = 3 and 3"
+    assert rule == "rule: certainly above 0, and 6.3 or more (half of what is printed)"
+    assert markdown.count(better[2]) == 3  # and among what is most certain
+    assert page.count(f"{effect}; {number}; {rule}".replace("\\[", "[")) == 3
     others = [row for row in rows if row is not better]
     assert {row[1] for row in others} == {"**not measured**"}
     assert re.search(r"about \d+ GPU minutes", next(r[-1] for r in rows if "all its parts" in r[0]))
@@ -246,9 +258,47 @@ def test_costs_are_of_what_is_missing(tmp_path: Path):
         costs.append(minutes())
     whole, few_heads, a_seed, nothing = costs
     assert whole > few_heads > a_seed > nothing == 0
+    # Another setting's seeds are none of those that are compared.
+    tables = Tables(tmp_path, tf32)
+    rows = [row | ({"learning_rate": 3e-4} if row["seed"] == 2 else {}) for row in tables.models()]
+    tables.add_measured("models-sraven", rows)
+    assert minutes() > a_seed
     # A million steps of 256 × 512 tokens: softmax a day, linear attention and HYLA more.
     assert Costs(tmp_path).minutes(load("fig6")) == pytest.approx(4886, rel=0.01)
     assert Costs(tmp_path).minutes(load("fig3")) is None
+
+
+def test_costs_are_what_reproducing_it_would_take(tmp_path: Path):
+    job = Reproduction(
+        names=["fig5c"], scale="paper", precision="tf32", seeds=3, search=False, root=tmp_path
+    )
+    shares = job.plan()
+    seconds = sum(job.seconds(shares, torch.device("cuda")))
+    assert seconds < sum(seconds_for(share.config, device="cuda") for share in shares)
+    assert Costs(tmp_path).minutes(load("fig5c")) == pytest.approx(seconds / 60)
+
+
+@pytest.mark.parametrize(("seeds", "models"), [(2, 3), (1, 6)])
+def test_too_few_seeds_say_what_a_verdict_would_take(tmp_path: Path, seeds: int, models: int):
+    """Of what was measured, not of the whole figure at the paper's length."""
+    write_models(tmp_path, "tableA1", on_sraven(plain), conditions=SHORT, seeds=seeds)
+    for page in pages(tmp_path):
+        number = r"about (\d+) GPU minutes"
+        found = re.search(rf"for a verdict (\d+) more models, {number}; in full {number}", page)
+        assert found is not None
+        assert int(found[1]) == models
+        assert 10 * int(found[2]) < int(found[3])
+    needed = Costs(tmp_path).more_seeds(load("tableA1"), SHORT)
+    assert needed is not None
+    full = Conditions(scale="paper", precision="tf32")
+    write_models(tmp_path, "tableA1", on_sraven(plain), conditions=full, seeds=seeds)
+    there = Costs(tmp_path).more_seeds(load("tableA1"), full)
+    assert there is not None
+    assert there.models == needed.models == models
+    assert there.seconds > 2 * needed.seconds
+    markdown, _ = pages(tmp_path)
+    assert f"for a verdict {models} more models" in markdown
+    assert "in full" not in markdown
 
 
 def test_what_was_not_measured_is_named(tmp_path: Path):

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 import torch
 
 from hyla._errors import BusyError, UnfinishedError, check_at_least_one, check_max_seconds
+from hyla.lab.companies import companies
 from hyla.lab.methods import Method
-from hyla.lab.plan.companies import companies
 from hyla.lab.plan.population_size import measured_size
 from hyla.lab.plan.shares import Share, finished_rows, plan
 from hyla.lab.plan.slurm import SlurmJobs, SlurmOptions, submit, wait_for

@@ -11,11 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from hyla._environment import git_commit
-from hyla.lab.estimate import seconds_for
+from hyla.lab.companies import USUAL_POPULATION, seconds_of
 from hyla.lab.experiment import Experiment
 from hyla.lab.measuring import NotAvailableError
 from hyla.lab.methods import Effort, Method, check_only, methods_of, titled, together
-from hyla.lab.plan.companies import models_of
 from hyla.lab.plan.measure import collect_ceilings, measure
 from hyla.lab.plan.pipeline import Job, Launch, Outcome, Watch
 from hyla.lab.plan.shares import Share, plan
@@ -68,7 +67,7 @@ class LabLaunch(Launch):
     """Where and how they are trained: apart from runs of one's own."""
 
     root: Path = Path("runs/lab")
-    usual_population: ClassVar[int] = 24
+    usual_population: ClassVar[int] = USUAL_POPULATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +133,9 @@ class Reproduction(LabLaunch, Job, Extent):
         """Return the estimated seconds that the training of each share still takes on a device."""
         unfinished = [share for share in shares if not share.finished]
         seconds = {
-            share.path: seconds_for(
-                share.config, device=device.type, done=share.step, among=models_of(company)
-            )
+            share.path: time
             for company in self.companies(unfinished, device)
-            for share in company
+            for share, time in zip(company, seconds_of(company, device.type), strict=True)
         }
         return [0.0 if share.finished else seconds[share.path] for share in shares]
 

@@ -1,10 +1,11 @@
 """Methods as populations: what is finished, what can be continued, what is new."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hyla.lab.companies import Part, PopulationSize
 from hyla.lab.methods import Method
 from hyla.results.runs import Row, StoredRun, final_rows, read_run, read_runs
 from hyla.results.scoring import can_be_scored, unscored_splits
@@ -13,32 +14,11 @@ from hyla.training.identity import method_key
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class Share(Part):
     """Members of one method that are, or will be, in one run directory."""
 
     method: Method
-    config: TrainConfig
-    """With the members of this share alone, or, if trained, those of them that are needed."""
     path: Path
-    state: str
-    """finished, new, resumable at step n, or to be scored on what was not asked for before."""
-
-    step: int = 0
-    """Step of the checkpoint that training continues from."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether there is nothing left to do."""
-        return self.state == "finished"
-
-    @property
-    def trained(self) -> bool:
-        """Whether no steps are left, though there may be splits to be scored on."""
-        return self.finished or self.step == self.config.steps
-
-
-PopulationSize = Callable[[TrainConfig], int]
-"""How many of the members of a config train together, at most."""
 
 
 def plan(methods: Sequence[Method], root: Path, together: PopulationSize) -> list[Share]:

@@ -1,14 +1,18 @@
 """What is not measured yet would take, at today's speed: minutes of one GPU."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
+from hyla.lab.companies import USUAL_POPULATION, Part, companies, models_of, seconds_of
 from hyla.lab.effects import FEWEST_SEEDS
-from hyla.lab.estimate import seconds_for
+from hyla.lab.estimate import Needed
 from hyla.lab.experiment import Experiment
 from hyla.lab.methods import Effort, methods_of
 from hyla.results.conditions import Conditions
-from hyla.results.tables import Tables
+from hyla.results.runs import Row
+from hyla.results.selection import compared_hyperparameters
+from hyla.results.tables import Tables, stored_conditions
 from hyla.training.identity import method_key
 
 _AS_PRINTED = tuple(Conditions(scale="paper", precision=p) for p in ("tf32", "float32"))
@@ -20,25 +24,54 @@ class Costs:
     """What the models that a store does not have would cost."""
 
     def __init__(self, store: Path):
-        self._seeds: dict[str, set[int]] = {}
-        for conditions in _AS_PRINTED:
+        rows: dict[str, list[Row]] = {}
+        for conditions in stored_conditions(store):
             for row in Tables(store, conditions).models():
-                self._seeds.setdefault(row["method"], set()).add(row["seed"])
+                rows.setdefault(row["method"], []).append(row)
+        self._seeds = {method: _seeds(own) for method, own in rows.items()}
 
     def minutes(self, experiment: Experiment) -> float | None:
         """Return those of its models at paper scale; None where no estimate is known."""
         beside = experiment.measurement and experiment.measurement.gpu_seconds
         if beside is not None:
             return beside(_AS_PRINTED[0], None) / 60
-        by_conditions = [methods_of(experiment, each, _EFFORT) for each in _AS_PRINTED]
-        seconds = 0.0
+        if not methods_of(experiment, _AS_PRINTED[0], _EFFORT):
+            return None
+        return _needed(self._left(experiment, _AS_PRINTED)).seconds / 60
+
+    def more_seeds(self, experiment: Experiment, conditions: Conditions) -> Needed | None:
+        """Return what the methods that have models there lack to be judged; None if no model."""
+        left = self._left(experiment, (conditions,), begun=True)
+        return _needed(left) if left else None
+
+    def _left(
+        self, experiment: Experiment, alike: Sequence[Conditions], *, begun: bool = False
+    ) -> list[Part]:
+        """Return the models that none of the conditions has, to be trained in the first of them.
+
+        With `begun`, only those of methods that have a model there.
+        """
+        left = []
+        by_conditions = [methods_of(experiment, each, _EFFORT) for each in alike]
         for same in zip(*by_conditions, strict=True):
             here = max((self._seeds.get(method_key(m.config), set()) for m in same), key=len)
-            left = [member for member in same[0].config.members if member.seed not in here]
-            if left:
-                config = dataclasses.replace(same[0].config, members=tuple(left))
-                seconds += seconds_for(config, device="cuda")
-        return seconds / 60 if by_conditions[0] else None
+            config = same[0].config
+            members = tuple(member for member in config.members if member.seed not in here)
+            if members and (here or not begun):
+                left.append(Part(config=dataclasses.replace(config, members=members)))
+        return left
+
+
+def _seeds(models: Sequence[Row]) -> set[int]:
+    """Return the seeds of a method's models at the hyper-parameters of which there are most."""
+    return {row["seed"] for row in next(iter(compared_hyperparameters(models).values()))}
+
+
+def _needed(parts: Sequence[Part]) -> Needed:
+    """Estimate their training on a GPU, as `hyla reproduce` does."""
+    together = companies(parts, lambda config: USUAL_POPULATION)
+    seconds = sum(sum(seconds_of(company, "cuda")) for company in together)
+    return Needed(models=models_of(parts), seconds=seconds)
 
 
 def in_minutes(minutes: float | None) -> str:

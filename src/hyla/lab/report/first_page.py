@@ -110,12 +110,17 @@ class Line:
     """A headline with what was found."""
 
     headline: Headline
-    status: str
-    ours: str
+    verdict: Verdict | None
+    """Ours; None where it was not measured."""
     where: str
     """Conditions, or what it would cost."""
     picture: str
     """A small SVG: effect, interval, the paper's."""
+
+    @property
+    def status(self) -> str:
+        """The verdict's, or that there is none."""
+        return UNMEASURED if self.verdict is None else self.verdict.status
 
 
 def headlines(sections: Sequence[Section], costs: Costs) -> list[Line]:
@@ -134,26 +139,30 @@ def _line(headline: Headline, sections: Sequence[Section], costs: Costs) -> Line
     ]
     # What is judged before what is not: a tf32 run of three seeds before one of float32.
     judged = [each for each in found if each[2].status in STATUSES] or found
-    cost = in_minutes(costs.minutes(load(headline.experiment)))
+    in_full = in_minutes(costs.minutes(load(headline.experiment)))
     if not judged:
-        return Line(
-            headline=headline, status=UNMEASURED, ours="", where=cost, picture=_picture(headline)
-        )
+        return Line(headline=headline, verdict=None, where=in_full, picture=_picture(headline))
     section, claim, verdict = judged[0]
-    less = verdict.status == TOO_FEW or section.conditions.shorten > 1
-    where = section.heading + (f"; in full {cost}" if less else "")
+    where = [section.heading]
+    if verdict.status == TOO_FEW:
+        where.append(_to_judge(claim, section, costs))
+    if section.conditions.shorten > 1:
+        where.append(f"in full {in_full}")
     return Line(
         headline=headline,
-        status=verdict.status,
-        ours=claim.numbers if headline.effect is None else _effect(claim),
-        where=where,
+        verdict=verdict,
+        where="; ".join(where),
         picture=_picture(headline, claim, verdict),
     )
 
 
-def _effect(claim: Claim) -> str:
-    value = claim.weakest.value
-    return claim.numbers if math.isnan(value) else f"{claim.unit.text(value, sign=True)} points"
+def _to_judge(claim: Claim, section: Section, costs: Costs) -> str:
+    """Say what more seeds of what was measured would take."""
+    needed = claim.needed or costs.more_seeds(section.experiment, section.conditions)
+    if needed is None:
+        return f"for a verdict {in_minutes(None)}"
+    models = f"{needed.models} more model{'s' * (needed.models > 1)}"
+    return f"for a verdict {models}, {in_minutes(needed.seconds / 60)}"
 
 
 def findings(sections: Sequence[Section]) -> list[Verdict]:

@@ -53,8 +53,9 @@ _TERMS_TITLE = "How to read what follows"
 _FIRST_PAGE = ("claim", "verdict", "ours", "the paper's", "", "where, or what it would take")
 _PICTURES = (
     "Dot: our effect, with its interval (cut off at thrice the effect); ring: the paper's; dashed: "
-    "0. GPU minutes are those of one H200 for the models that are missing of the claim's figure, "
-    "three seeds in tf32 at the preset's setting, one population after the other."
+    "0. GPU minutes are those of one H200, where models that differ in attention alone train "
+    "together: of what the claim's figure lacks of three seeds in tf32 at the preset's setting; "
+    "or, for a verdict, of what its measured methods lack, trained for as long as those were."
 )
 _STYLE = """
 h2 { font-size: 1.5em; margin-top: 2.5em; border-bottom: 2px solid var(--line) }
@@ -64,6 +65,7 @@ th, td { text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid v
          vertical-align: top }
 .scroll > table { min-width: 700px }
 .status { border-left: .7em solid; padding-left: .4em; white-space: nowrap }
+.ten { line-height: 1.3 } .ten svg { width: 170px }
 img { max-width: 100% } summary { cursor: pointer; color: var(--soft) }
 """
 
@@ -162,7 +164,8 @@ def _markdown_first_page(sections: Sequence[Section], costs: Costs, store: Path)
         picture = folder / f"{number}.svg"
         picture.write_text(line.picture + "\n", encoding="utf-8")
         shown = f"![{line.status}]({picture.relative_to(store).as_posix()})"
-        texts = [line.headline.words, f"**{line.status}**", line.ours, line.headline.printed]
+        ours = line.verdict.number if line.verdict else ""
+        texts = [line.headline.words, f"**{line.status}**", ours, line.headline.printed]
         rows.append(f"| {' | '.join(map(_inert, texts))} | {shown} | {_inert(line.where)} |")
     head = [f"| {' | '.join(_FIRST_PAGE)} |", "|" + " --- |" * len(_FIRST_PAGE)]
     found = [f"**{v.status}**: {_inert(v.claim)} {_inert(v.number)}" for v in findings(sections)]
@@ -244,16 +247,23 @@ def _html_first_page(sections: Sequence[Section], costs: Costs) -> list[str]:
     lines = headlines(sections, costs)
     rows = "".join(
         f"<tr><td>{html.escape(line.headline.words)}</td><td>{_badge(line.status)}</td>"
-        f"<td>{html.escape(line.ours)}</td><td>{html.escape(line.headline.printed)}</td>"
+        f"<td>{_html_ours(line.verdict)}</td><td>{html.escape(line.headline.printed)}</td>"
         f"<td>{line.picture}</td><td class='note'>{html.escape(line.where)}</td></tr>"
         for line in lines
     )
     head = "".join(f"<th>{name}</th>" for name in _FIRST_PAGE)
     found = findings(sections)
     certain = [f"<h2>{_CERTAIN}</h2>", _html_verdicts(found)] if found else []
-    table = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
+    table = f"<div class='scroll'><table class='ten'><tr>{head}</tr>{rows}</table></div>"
     outcome = f"<p class='conclusion'>{_outcome(lines)}</p>"
     return [f"<h2>{_TEN}</h2>", outcome, table, f"<p class='note'>{_PICTURES}</p>", *certain]
+
+
+def _html_ours(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return ""
+    basis = html.escape(verdict.basis)
+    return f"{html.escape(verdict.measured)}<br><span class='note'>{basis}</span>"
 
 
 def _outcome(lines: Sequence[Line]) -> str:

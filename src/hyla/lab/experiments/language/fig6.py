@@ -13,8 +13,8 @@ import numpy as np
 
 from hyla.figures.drawing import PALETTE, Figure, Lines, Series, Table
 from hyla.lab.claims import NOTICEABLE, PLAIN, Claim, Size
-from hyla.lab.effects import Effect, difference, effect
-from hyla.lab.estimate import in_words, language_seconds
+from hyla.lab.effects import FEWEST_SEEDS, Effect, difference, effect
+from hyla.lab.estimate import Needed, in_words, language_seconds
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.grids import METHODS, in_usual_order
@@ -321,10 +321,11 @@ def _claims(results: Results) -> list[Claim]:
         tokens = max(row["tokens"] for rows in last.values() for row in rows)
         share = f"{tokens / 1e6:,.3g} M tokens, {tokens / _PAPER_TOKENS:.2g} of the paper's"
         improves = difference(loss["linear"], loss["hyla"])
-        for claim, effects, size in (
-            ("HYLA improves over linear attention", [improves], NOTICEABLE),
+        for claim, compared, effects, size in (
+            ("HYLA improves over linear attention", ("hyla", "linear"), [improves], NOTICEABLE),
             (
                 "HYLA performs closely to softmax attention (nearer than to linear)",
+                METHODS,
                 [improves, _nearer(**loss)],
                 Size(least=0, why="below linear, and on softmax's side of the middle"),
             ),
@@ -336,9 +337,17 @@ def _claims(results: Results) -> list[Claim]:
                     effects=effects,
                     size=size,
                     unit=PLAIN,
+                    needed=_needed({method: last[method] for method in compared}),
                 )
             )
     return found
+
+
+def _needed(last: Mapping[str, Sequence[Row]]) -> Needed:
+    """Return what methods lack of the fewest seeds, at as many tokens as their own runs had."""
+    left = {method: max(0, FEWEST_SEEDS - len(rows)) for method, rows in last.items()}
+    tokens = {method: left[method] * rows[-1]["tokens"] for method, rows in last.items()}
+    return Needed(models=sum(left.values()), seconds=language_seconds(tokens))
 
 
 def _nearer(*, hyla: Estimate, softmax: Estimate, linear: Estimate) -> Effect:
