@@ -26,6 +26,8 @@ _BESIDE_INCHES = 0.8
 """What the axes of a panel take of its width, and of its height."""
 _MAP_INCHES = 1.5
 """Least width of a heatmap, beside the names of its rows."""
+_MOST_LABELS = 5
+"""Of an axis of numbers: more of six digits touch."""
 _NUMBER_INCHES = 0.27
 """Width of a column of numbers in it."""
 _TEXT_POINTS = 8
@@ -190,6 +192,9 @@ def _draw_lines(panel: Lines, axis: Any) -> None:
     if panel.ticked:
         names = [x if isinstance(x, str) else f"{x:g}" for x in panel.x]
         _name_ticks(axis, positions, names, width=_size(panel)[1])
+    else:
+        axis.locator_params(axis="x", nbins=_MOST_LABELS)
+        axis.xaxis.set_major_formatter("{x:,g}")
     _finish(panel, axis)
     axis.set_xlabel(panel.x_label)
 
@@ -296,7 +301,8 @@ def _draw_legend(canvas: Any) -> None:
     found: dict[str, Any] = {}
     for axis in canvas.axes:
         handles, names = axis.get_legend_handles_labels()
-        found |= zip(names, handles, strict=True)
+        for name, handle in zip(names, handles, strict=True):
+            found.setdefault(name, handle)  # the first of a name stands for it
     if len(found) < 2:
         return
     width, height = canvas.get_size_inches()

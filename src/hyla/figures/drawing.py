@@ -20,7 +20,7 @@ LEVEL_COLOUR = "#808080"
 """Of what is no method's: levels to compare with."""
 SIGNED_COLOURS = (PALETTE[0], "#FFFFFF", PALETTE[1])
 """Below zero, at zero and above it: orange and blue, as in the explorer."""
-_MOST_TICKS = 20
+_MOST_TICKS = 12
 _MOST_NUMBERS_ABREAST = 10
 METHOD_COLOURS = {"hyla": PALETTE[0], "softmax": PALETTE[1], "linear": PALETTE[2]}
 

@@ -1,11 +1,11 @@
 """Beyond the paper: the scale of the attention branch, and HYLA beside softmax once mended."""
 
-import itertools
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from hyla.figures.drawing import PALETTE, Figure, Lines, Series
+from hyla.attention import RECOMMENDED
+from hyla.figures.drawing import METHOD_COLOURS, PALETTE, Figure, Lines, Series
 from hyla.lab.claims import Claim, ahead
 from hyla.lab.experiment import Experiment
 from hyla.lab.experiments.shared.panels import each_seed, label_of, score_name
@@ -30,6 +30,8 @@ _MENDED = (
 )
 # The same treatment for what HYLA is compared with.
 _RIVALS = ("softmax.rms4", "linear.rms4")
+# Whose curves are shown: all of them cannot be told apart.
+_DRAWN = METHOD_COLOURS | {RECOMMENDED: PALETTE[4]}
 
 
 def _sweeps(scale: str) -> list[dict[str, Any]]:
@@ -89,23 +91,18 @@ def _curves(results: Results, task: str) -> _Curves:
     return found
 
 
-def _panel(task: str, curves: _Curves, colours: Mapping[str, str]) -> Lines:
+def _panel(task: str, curves: _Curves) -> Lines:
     """Return mean and worst seed over the steps."""
     steps = sorted({step for seeds in curves.values() for own in seeds.values() for step in own})
     series = []
     for name, seeds in curves.items():
-        for label, choose in (("mean", statistics.fmean), ("worst seed", min)):
+        for choose in (statistics.fmean, min):
             y = []
             for step in steps:
                 scores = [own[step] for own in seeds.values() if step in own]
                 y.append(choose(scores) if len(scores) == len(seeds) else float("nan"))
             series.append(
-                Series(
-                    name=f"{label_of(name)}, {label} of {len(seeds)}",
-                    y=y,
-                    colour=colours[name],
-                    dashed=label != "mean",
-                )
+                Series(name=label_of(name), y=y, colour=_DRAWN[name], dashed=choose is min)
             )
     return Lines(
         title=TASKS[task].title,
@@ -118,15 +115,17 @@ def _panel(task: str, curves: _Curves, colours: Mapping[str, str]) -> Lines:
 
 
 def _figure(results: Results) -> Figure | None:
-    several_seeds = {
-        task: {name: seeds for name, seeds in _curves(results, task).items() if len(seeds) > 1}
-        for task in TASKS
-    }
-    names = dict.fromkeys(name for curves in several_seeds.values() for name in curves)
-    colours = dict(zip(names, itertools.cycle(PALETTE), strict=False))
-    panels = [_panel(task, curves, colours) for task, curves in several_seeds.items() if curves]
-    note = "Unseen compositions during training; of runs that are not finished, as far as they got."
-    return Figure(panels=[[panel] for panel in panels], note=note) if panels else None
+    panels = []
+    for task in TASKS:
+        curves = _curves(results, task)
+        several = {name: curves[name] for name in _DRAWN if len(curves.get(name, ())) > 1}
+        if several:
+            panels.append(_panel(task, several))
+    note = (
+        "Unseen compositions during training: the mean of all seeds, and dashed the worst. The "
+        "table has the other members of the family, and how many seeds."
+    )
+    return Figure(panels=[panels], note=note) if panels else None
 
 
 # --- what is said ----------------------------------------------------------------------------
