@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gpu_tests
@@ -81,6 +82,25 @@ def test_a_process_that_hangs_is_ended(tmp_path: Path):
     code, said, _ = run(tmp_path, "--seconds=1", test_a=HANGS)
     assert code == 1
     assert "test_a-1 was ended after 1 s, 1 of its tests without a result" in said
+
+
+def test_what_there_was_no_time_for_is_left_out_and_the_summary_printed(tmp_path: Path):
+    code, said, _ = run(tmp_path, "--max-seconds=0", test_a=PASSES, test_b=ALONE)
+    assert code == 1
+    assert said[:2] == [
+        f"{name}: 0 passed, 0 failed, 0 skipped, 1 left out, 0 s" for name in ("test_a-1", "alone")
+    ]
+    assert said[-1].startswith("0 passed, 0 failed, 0 skipped, 2 left out; logs in")
+
+
+def test_a_piece_that_is_not_done_in_time_is_left_out_and_no_failure(tmp_path: Path):
+    (tmp_path / "test_a.py").write_text(HANGS)
+    piece = gpu_tests.Piece("test_a-1", ["test_a.py::test_hangs"])
+    end = time.monotonic() + 1
+    outcome = gpu_tests.run(piece, tmp_path, tmp_path / "log", 300, end)
+    assert str(outcome) == "0 passed, 0 failed, 0 skipped, 1 left out"
+    assert outcome.failures == []
+    assert time.monotonic() >= end
 
 
 def test_a_process_that_fails_when_all_is_over_fails(tmp_path: Path):

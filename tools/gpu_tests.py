@@ -1,16 +1,18 @@
 """Run the tests that need a GPU, a few at a time: most of their time is compiling, one core each.
 
-    PYTHONPATH=src python tools/gpu_tests.py [--jobs 12] [--logs FOLDER] [TESTS]
+    PYTHONPATH=src python tools/gpu_tests.py [--jobs 12] [--logs FOLDER] [--max-seconds N] [TESTS]
 
 Files are cut into pieces, each a process of its own; what one compiles the others need not. Tests
 marked `long` come first, each a piece, and those marked `alone` last, by themselves. How a piece
-ended is said as soon as it has, and FOLDER keeps a log of each. It succeeds only if some tests
-passed and none failed.
+ended is said as soon as it has, and FOLDER keeps a log of each. After N seconds no piece is begun
+and those that run are ended: their tests are left out. It succeeds only if some tests passed, none
+failed and none was left out.
 """
 
 import argparse
 import contextlib
 import io
+import math
 import os
 import subprocess
 import sys
@@ -29,6 +31,7 @@ ROOT = Path(__file__).parent.parent
 KEPT = ROOT / ".cache/gpu_tests"
 TESTS_OF_A_PIECE = 12  # few enough that no piece is long, and enough to be worth importing torch
 COLUMNS = ("passed", "failed", "skipped")
+LEFT_OUT = "left out"
 
 
 @dataclass
@@ -59,7 +62,8 @@ class Outcome:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        return ", ".join(f"{self.counts[column]} {column}" for column in COLUMNS)
+        columns = (*COLUMNS, LEFT_OUT) if self.counts[LEFT_OUT] else COLUMNS
+        return ", ".join(f"{self.counts[column]} {column}" for column in columns)
 
     def add(self, other: "Outcome") -> None:
         """Count `other` in."""
@@ -90,11 +94,16 @@ def pieces_of(items: list[pytest.Item]) -> Iterator[Piece]:
             yield Piece(f"{file}-{number[file]}", own[i::count])
 
 
-def run(piece: Piece, folder: Path, log: Path, seconds: float) -> Outcome:
+def run(piece: Piece, folder: Path, log: Path, seconds: float, end: float) -> Outcome:
     """Run a piece in `folder`; a process that does not end as pytest does counts as a failure.
 
-    Tests that it did not come to count as one each.
+    Tests that it did not come to count as one each. At `end`, by the clock of `time.monotonic`, all
+    of them are left out.
     """
+    left = end - time.monotonic()
+    left_out = Outcome(Counter({LEFT_OUT: len(piece.tests)}))
+    if left <= 0:
+        return left_out
     environment = {
         "TORCHINDUCTOR_CACHE_DIR": str(KEPT / "compiled"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # else every piece starts a process for each core
@@ -107,10 +116,12 @@ def run(piece: Piece, folder: Path, log: Path, seconds: float) -> Outcome:
         streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         try:
             ended = subprocess.run(
-                command, cwd=folder, env=environment, timeout=seconds, **streams
+                command, cwd=folder, env=environment, timeout=min(seconds, left), **streams
             ).returncode
             ending = f"ended with {ended}"
         except subprocess.TimeoutExpired:
+            if left < seconds:
+                return left_out
             ended, ending = None, f"was ended after {seconds:g} s"
         outcome = read_report(report)
     lost = len(piece.tests) - outcome.counts.total()
@@ -145,7 +156,7 @@ def read_report(report: Path) -> Outcome:
     return outcome
 
 
-def run_all(items: list[pytest.Item], jobs: int, logs: Path, seconds: float) -> Outcome:
+def run_all(items: list[pytest.Item], jobs: int, logs: Path, seconds: float, end: float) -> Outcome:
     """Run all tests, and say of each piece how it ended."""
     alone = [item.nodeid for item in items if item.get_closest_marker("alone")]
     together = pieces_of([item for item in items if item.nodeid not in alone])
@@ -153,7 +164,7 @@ def run_all(items: list[pytest.Item], jobs: int, logs: Path, seconds: float) -> 
 
     def run_one(piece: Piece) -> tuple[Piece, Outcome, float]:
         began = time.monotonic()
-        outcome = run(piece, items[0].config.rootpath, logs / f"{piece.name}.log", seconds)
+        outcome = run(piece, items[0].config.rootpath, logs / f"{piece.name}.log", seconds, end)
         return piece, outcome, time.monotonic() - began
 
     def note(piece: Piece, outcome: Outcome, took: float) -> None:
@@ -170,14 +181,17 @@ def run_all(items: list[pytest.Item], jobs: int, logs: Path, seconds: float) -> 
 
 def main() -> int:
     """Run the tests and return the exit code."""
+    began = time.monotonic()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tests", nargs="*", default=[str(ROOT / "tests/gpu")], metavar="TESTS")
     parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1))
     parser.add_argument("--logs", type=Path, default=KEPT / "logs", metavar="FOLDER")
     parser.add_argument("--seconds", type=float, default=300, help="that a piece may take")
+    parser.add_argument("--max-seconds", type=float, default=math.inf, help="that all may take")
     given = parser.parse_args()
     given.logs.mkdir(parents=True, exist_ok=True)
-    outcome = run_all(collect(given.tests), given.jobs, given.logs, given.seconds)
+    end = began + given.max_seconds
+    outcome = run_all(collect(given.tests), given.jobs, given.logs, given.seconds, end)
     for failure in outcome.failures:
         print(f"\n{failure}")
     for reason, count in outcome.reasons.items():
@@ -185,7 +199,8 @@ def main() -> int:
     if not outcome.counts["passed"]:
         print("Nothing was tested")
     print(f"{outcome}; logs in {given.logs}")
-    return 0 if outcome.counts["passed"] and not outcome.counts["failed"] else 1
+    incomplete = outcome.counts["failed"] + outcome.counts[LEFT_OUT]
+    return 0 if outcome.counts["passed"] and not incomplete else 1
 
 
 if __name__ == "__main__":

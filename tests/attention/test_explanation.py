@@ -58,10 +58,12 @@ def test_a_kernel_is_promised_only_where_a_large_gpu_would_take_it():
         attention(q, k, v, backend="fused", **options)
 
 
-def test_a_kernel_that_nobody_timed_is_promised_to_those_who_ask_for_it():
+def test_a_kernel_that_nobody_timed_is_promised_to_those_who_ask_for_it(monkeypatch):
+    monkeypatch.setattr("hyla.attention.kernels.choice._table", list)
     q, k, v, options = operands("hyla_plus_softmax_last", heads=8, size=64, value_size=64)
     found = explain(q, k, v, **options)
-    assert "; on one, a softmax of this kind was not timed yet (backend='fused' " in found.reason
+    assert "; on one, the large_head_plain_softmax kernel was not measured on" in found.reason
+    assert found.reason.endswith("yet (backend='fused' takes it)")
     with pytest.raises(ValueError, match="CUDA device"):
         attention(q, k, v, backend="fused", **options)
 

@@ -15,7 +15,7 @@ from hyla.attention import AttentionSpec, DistanceBias, attention
 from hyla.attention.dispatch import choose_path
 from hyla.attention.kernels import choice, decode, large_head
 from hyla.attention.kernels.call import Call
-from hyla.attention.kernels.choice import choose_kernel
+from hyla.attention.kernels.choice import KERNELS, choose_kernel
 from hyla.attention.kernels.formula import Formula, read_sources
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Packing
@@ -629,20 +629,38 @@ def test_auto_leaves_what_no_gpu_has_measured(compiled, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("case", "kernel"),
     [
-        *[Case(8, 64, 9, 9, normalisation=name, dtype=torch.float32) for name in SOFTMAXES],
-        Case(8, 64, 9, 9, multipliers=1),
+        *[
+            (Case(8, 64, 9, 9, normalisation=name, dtype=dtype), f"large_head{kind}")
+            for name, dtype, kind in (
+                ("softmax", torch.float32, "_plain_softmax"),
+                ("softmax+rms_head", torch.float32, "_plain_softmax"),
+                ("rms_head+softmax", torch.float32, "_plain_softmax"),
+                ("rms_head+softmax", torch.bfloat16, "_softmax"),
+            )
+        ],
+        (Case(8, 64, 9, 9, normalisation="softmax", multipliers=1), "large_head_plain_dropout"),
+        (Case(8, 64, 9, 9, multipliers=1), "large_head_plain_dropout"),
     ],
     ids=str,
 )
-def test_auto_leaves_what_was_not_timed(case):
+def test_auto_takes_what_was_timed_and_was_faster(case, kernel, monkeypatch):
     (q, k, v, _), _, _ = draw(case)
     call = Call(q, k, v, formula=case.formula, multiplier=multiplier_of(case))
-    assert choose_kernel(call) == ("large_head_plain", "")
-    kernel, reason = choose_kernel(call, if_faster=True)
-    assert kernel is None
-    assert "was not timed" in reason
+    assert choose_kernel(call) == (kernel, "")
+
+    def of_others_and(*own):
+        entry = {"dtype": "bfloat16", "T": 9, "H": 8, "D": 64, "fused_ms": 1, "reference_ms": 2}
+        table = [entry | {"kernel": name} for name in KERNELS if name != kernel]
+        monkeypatch.setattr(choice, "_table", lambda: table + [entry | x for x in own])
+        choice._is_faster_nearby.cache_clear()
+        return choose_kernel(call, if_faster=True)
+
+    assert "was not measured" in of_others_and()[1]
+    assert of_others_and({"kernel": kernel}) == (kernel, "")
+    assert "to be slower" in of_others_and({"kernel": kernel, "reference_ms": 0.5})[1]
+    choice._is_faster_nearby.cache_clear()
 
 
 def test_auto_takes_what_was_measured_on_such_gpus_only(monkeypatch):

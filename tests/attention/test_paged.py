@@ -10,35 +10,7 @@ from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Paging
 from kernel_host import needs_host_build, on_the_host
-
-LENGTHS = [37, 0, 5, 40]
-ROOM = 40
-
-
-def draw(H=8, G=8, D=64, *, page=4, dtype=torch.float32):
-    """Return the arguments, and keys and values as they would lie in a contiguous cache."""
-    generator = torch.Generator().manual_seed(0)
-    per_sequence = ROOM // page
-    total = len(LENGTHS) * per_sequence + 3
-    q = torch.randn(len(LENGTHS), 1, H, D, generator=generator).to(dtype)
-    k, v = torch.randn(2, total, page, G, D, generator=generator).to(dtype)
-    pages = torch.randperm(total, generator=generator)[: len(LENGTHS) * per_sequence]
-    table = pages.view(len(LENGTHS), -1).to(torch.int32)
-    contiguous = [x[table.long()].flatten(1, 2) for x in (k, v)]
-    for sequence, length in enumerate(LENGTHS):
-        table[sequence, -(-length // page) :] = -1  # nobody may look there
-        for x, whole in zip((k, v), contiguous, strict=True):
-            if length % page:
-                x[table[sequence, length // page], length % page :] = torch.nan
-            whole[sequence, length:] = 0
-    lengths = torch.tensor(LENGTHS, dtype=torch.int32)
-    return (q, k, v, table, lengths), (q, *contiguous)
-
-
-def exact(contiguous, **options):
-    mask = torch.arange(ROOM) < torch.tensor(LENGTHS)[:, None]
-    double = [x.double() for x in contiguous]
-    return attention(*double, mask=mask[:, None, None], backend="reference", **options)
+from paged_cache import ROOM, draw, exact
 
 
 @pytest.fixture

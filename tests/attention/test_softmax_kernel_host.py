@@ -160,7 +160,7 @@ def einsums(case, q, k, v):
 def fused(case, q, k, v):
     options = {"formula": case.formula, "deterministic": case.deterministic}
     call = Call(q, k, v, padding=keys_of(case), **options)
-    assert not large_head.needs_plain_arithmetic(call)
+    assert "plain" not in large_head.name_by_speed(call)
     return fused_attention("large_head", call)
 
 
@@ -348,8 +348,10 @@ def test_what_flash_attention_does_not_know_is_summed_in_plain_arithmetic(change
     given: dict[str, Any] = dict.fromkeys("qkv", torch.zeros(1, 4, 8, 32, dtype=BF16))
     formula = Case(8, 32, 4, 4, causal=True).formula
     assert choose_kernel(Call(**given, formula=formula)) == ("large_head", "")
-    assert choose_kernel(Call(**given | change, formula=formula)) == ("large_head_plain", "")
+    changed = Call(**given | change, formula=formula)
+    assert choose_kernel(changed) == ("large_head_plain_softmax", "")
     # RMSHead before it bounds the rows: its passes on tensor cores know masks of keys, and no bias.
     bounded = Call(**given | change, formula=Case(8, 32, 4, 4, causal=True, order=BEFORE).formula)
     fits = "bias" not in change and bounded.q.dtype == BF16 and bounded.q.shape[2] == 8
-    assert choose_kernel(bounded) == ("large_head" if fits else "large_head_plain", "")
+    kernel = "large_head_softmax" if fits else "large_head_plain_softmax"
+    assert choose_kernel(bounded) == (kernel, "")

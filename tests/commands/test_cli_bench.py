@@ -90,6 +90,23 @@ def test_a_row_that_does_not_fit_is_said_and_the_rest_measured(monkeypatch: pyte
     assert beside_recorded(rows, Path("nowhere"))[0]["model-steps/s here"] == "out of memory"
 
 
+def test_a_row_that_fails_says_why_and_the_command_with_it(tmp_path: Path, monkeypatch, capsys):
+    def wrong(case, device, seconds):
+        if case.members == 1:
+            raise RuntimeError("training losses differ\nby much")
+        return {"model_steps_per_second": 3.0, "authors_steps_per_second": ""}
+
+    rows = [Case(task="fuzzy", attention="hyla", members=n) for n in (1, 2)]
+    monkeypatch.setattr(training, "cases", lambda device, quick: rows)
+    monkeypatch.setattr(training, "measure_case", wrong)
+    with pytest.raises(SystemExit, match="1 failed"):
+        _bench(tmp_path, "train")
+    failed, right = json.loads((tmp_path / "train-cpu.json").read_text())["rows"]
+    assert failed["error"] == "RuntimeError: training losses differ"
+    assert right["model_steps_per_second"] == 3
+    assert "failed" in capsys.readouterr().out
+
+
 def test_the_table_needs_no_command_line_tool(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(
         training, "cases", lambda device, quick: [Case(task="fuzzy", attention="hyla", members=1)]

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from hyla.attention.distance import DistanceBias
+from hyla.attention.groups import for_every_head
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.choice import choose_kernel
 from hyla.attention.kernels.formula import Formula
@@ -50,6 +51,7 @@ def _split(options):
 def reference(q, k, v, bias=None, padding=None, *, causal=False, **options):
     """Compute as `hyla.attention` does without kernels: half precision in float32."""
     stage, member = _split(options)
+    k, v = (for_every_head(x, q.shape[2]) for x in (k, v))
     if bias is not None:
         bias = DistanceBias(bias).for_pairs(k.shape[1]) if bias.ndim == 3 else bias
         bias = bias.repeat_interleave(q.shape[0] // bias.shape[0], dim=0)
@@ -69,6 +71,7 @@ def einsums(q, k, v, bias=None, padding=None, *, causal=False, **options):
 
 
 def _raw_einsums(q, k, v, bias, padding, *, causal, normalisation, value, phi):
+    k, v = (for_every_head(x, q.shape[2]) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q * SCALE, k)
     if bias is not None:
         scores = scores + bias.to(q.dtype).repeat_interleave(len(q) // len(bias), dim=0)

@@ -23,6 +23,9 @@ PATHS = {
     "small_head": "the fused kernel for heads up to 16",
     "large_head": "the fused kernel for larger heads, on tensor cores",
     "large_head_plain": "the fused kernel for larger heads, without tensor cores",
+    "large_head_softmax": "the fused kernels for larger heads and a softmax, on tensor cores",
+    "large_head_plain_softmax": "the kernels for larger heads and a softmax, without tensor cores",
+    "large_head_plain_dropout": "the kernel for larger heads and dropout, without tensor cores",
     "small_head_cpu": "the kernel for heads up to 16 on a CPU",
     "decode": "the fused kernel for one query against a cache",
     "scaled_dot_product_attention": "PyTorch's fused softmax attention",
@@ -151,14 +154,14 @@ class _Call(NamedTuple):
         return "small_head_cpu" in chosen.name.split(" + ")
 
     def speed(self) -> int:
-        """Rank the path: the equations, a kernel in plain arithmetic, whatever else there is.
+        """Rank the path: the equations, kernels in plain arithmetic, whatever else there is.
 
         Of two, the slower counts.
         """
         path, _ = self.outcome()
         if path is None or (path == "linear_time" and self.k.shape[1] <= linear.CHUNK):
             return 0  # one chunk is what the equations compute
-        slow = {"reference": 0, "large_head_plain": 1}
+        slow = {name: 1 for name in PATHS if name.startswith("large_head_plain")} | {"reference": 0}
         return min(slow.get(part, 2) for part in path.split(" + "))
 
     def with_options(self, **changes: Any) -> "_Call":

@@ -9,7 +9,7 @@ from torch import Tensor
 from hyla.training.devices import free_memory
 
 CALLS_PER_GRAPH, REPLAYS = 10, 20
-LONG = 0.02  # seconds: such a call needs no company to be timed
+LONG = 0.005  # seconds: such a call needs no company to be timed, and few repetitions
 
 
 def forget_earlier(device: torch.device) -> None:
@@ -41,7 +41,7 @@ def microseconds(call: Callable[[], object]) -> float:
         side.synchronize()
         long = _elapsed(call) > LONG * 1e3
     torch.cuda.current_stream().wait_stream(side)
-    calls, replays = (1, 3) if long else (CALLS_PER_GRAPH, REPLAYS)
+    calls, replays = (1, 5) if long else (CALLS_PER_GRAPH, REPLAYS)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(calls):

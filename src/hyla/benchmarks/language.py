@@ -1,5 +1,7 @@
 """Tokens a second of training the paper's language model, beside a plain PyTorch loop of the same.
 
+    python -m hyla.benchmarks.language [--attentions softmax hyla] [--out language-cuda.json]
+
 Tokens are random, so no corpus is needed. Every figure is of whole steps: cutting the batch out of
 the data, forward, backward, update. A model is timed only if its loss agrees with the reference
 path's in float32, and stays the same when it is compiled.
@@ -8,13 +10,16 @@ path's in float32, and stays the same when it is compiled.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from hyla._clock import calls_per_second
+from hyla.attention import resolve_spec
+from hyla.benchmarks.cases import Row
 from hyla.benchmarks.clock import forget_earlier, repeated
+from hyla.benchmarks.command_line import parser_of, record
 from hyla.benchmarks.plain_gpt import PlainGPT, PlainLoop
 from hyla.nn.decoders import decoder_config
 from hyla.tasks.language.corpus import Tokens
@@ -25,7 +30,7 @@ from hyla.training.population import Member
 from hyla.training.run.ranks import Ranks
 
 PLAIN = "plain PyTorch"
-ATTENTIONS = ("softmax", "linear", "hyla")
+MODELS = (PLAIN, "softmax", "linear", "hyla")
 VOCAB_SIZE = 32_000
 TOLERANCE = {"bf16": 3e-2, "float32": 1e-4}
 
@@ -50,9 +55,18 @@ class _Loop(Protocol):
 
 
 def measure(
-    device: torch.device, seconds: float = 5.0, case: Case | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield a row for each model at 512 and 1024 tokens, or at the case's length."""
+    device: torch.device,
+    seconds: float = 5.0,
+    case: Case | None = None,
+    *,
+    models: Sequence[str] = MODELS,
+) -> Iterator[Row]:
+    """Yield a row for each model at 512 and 1024 tokens, or at the case's length.
+
+    Of one that comes after, the speed over the plain loop's and over softmax's is given, too.
+    """
+    for name in set(models) - {PLAIN}:
+        resolve_spec(name)  # raises now, not after others were measured
     if case is None:
         small = {"size": "nano", "tokens_per_step": 1024, "precision": "float32"}
         base = Case() if device.type == "cuda" else Case(**small)
@@ -60,14 +74,16 @@ def measure(
     else:
         base, lengths = case, (case.length,)
     for length in lengths:
-        yield from measure_length(replace(base, length=length), device, seconds)
+        yield from measure_length(replace(base, length=length), device, seconds, models)
 
 
-def measure_length(case: Case, device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
-    """Yield a row for the plain loop and for each attention."""
+def measure_length(
+    case: Case, device: torch.device, seconds: float, models: Sequence[str]
+) -> Iterator[Row]:
+    """Yield a row for each of the models, the plain loop or an attention's."""
     tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=4_000_000, dtype=np.uint16)
     rates: dict[str, float] = {}
-    for name in (PLAIN, *ATTENTIONS):
+    for name in models:
         began = time.monotonic()
         error = _check(name, case, device)
         loop = _build(name, case, device, tokens)
@@ -82,7 +98,7 @@ def measure_length(case: Case, device: torch.device, seconds: float) -> Iterator
             "sequences": case.batch_size,
             "precision": case.precision,
             "tokens_per_second": rate,
-            "over_plain": rate / rates[PLAIN],
+            "over_plain": rate / rates[PLAIN] if PLAIN in rates else None,
             "over_softmax": rate / rates["softmax"] if "softmax" in rates else None,
             "mfu": utilisation(shape, rate, peak_flops(device, case.precision)),
             "peak_memory_gib": memory,
@@ -177,3 +193,21 @@ def _tokens_per_second(
     rate = case.batch_size * case.length * calls_per_second(run, device, seconds)
     gib = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
     return rate, gib
+
+
+def main() -> None:
+    """Measure, print and write on a machine that has torch, and not the command's packages."""
+    parser = parser_of("language", __doc__)
+    parser.add_argument(
+        "--attentions",
+        metavar="NAME",
+        nargs="+",
+        default=MODELS,
+        help=f"only these, or {PLAIN!r}",
+    )
+    given = parser.parse_args()
+    record(measure, given, models=given.attentions)
+
+
+if __name__ == "__main__":
+    main()

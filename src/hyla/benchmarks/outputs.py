@@ -1,11 +1,14 @@
 """What the family's third axis costs in the fused kernels: each output beside the plain one.
 
+    python -m hyla.benchmarks.outputs [--only TEXT] [--out outputs-cuda.json]
+
 Causal and bfloat16 for large heads; for SRAVEN's small ones float32, a bias, and the batches of
 twelve models at once. Softmax is PyTorch's fused attention. Nothing is timed before output and
-gradients agree with float64.
+gradients agree with float64. Rows have names such as "large heads, hyla.rms4".
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hyla.attention import attention
+from hyla.benchmarks.attention import LONGEST_CHECKED, check
+from hyla.benchmarks.cases import Row, check_rows, chosen, measured
 from hyla.benchmarks.clock import microseconds, time_both
+from hyla.benchmarks.command_line import add_only, parser_of, record
 
 OUTPUTS = ("plain", "plain16", "expected", "rms4")
 
@@ -52,36 +58,62 @@ SMALL = Workload(
     True,
     ("hyla", "hyla_residual_minus_rmshead", "hyla_residual_minus_rmshead_plus_softmax", "softmax"),
 )
-TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-3}
-# The longer a sequence, the more hidden units lie within rounding of ReLU's kink.
-LONGEST_CHECKED = 200
+DECODING = Workload(
+    "decoding, 8 × 4,096", (8, 4096, 8, 64), torch.bfloat16, False, False, ("hyla",)
+)
 
 
-def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True)
+class Case:
+    """A member of the family with an output, at a workload."""
+
+    workload: Workload
+    member: str
+    output: str
+
+    def __str__(self) -> str:
+        return f"{self.workload.name}, {self.attention}"
+
+    @property
+    def attention(self) -> str:
+        """The name of both."""
+        return f"{self.member}.{self.output}"
+
+
+CASES = [
+    Case(workload, member, output)
+    for workload in (LARGE, SMALL, DECODING)
+    for member in workload.members
+    for output in OUTPUTS
+]
+
+
+def measure(device: torch.device, seconds: float, *, only: Sequence[str] = ()) -> Iterator[Row]:
     """Yield a row per member and output; `seconds` is not asked for."""
+    cases = chosen(CASES, only)
     if device.type != "cuda":
         raise SystemExit("hyla bench outputs measures GPU kernels: it needs a CUDA device")
     torch.manual_seed(0)
-    for workload in (LARGE, SMALL):
-        softmax = _softmax_times(workload)
-        for member in workload.members:
-            plain = None
-            for output in OUTPUTS:
-                _check(workload, f"{member}.{output}")
-                times = _times(workload, f"{member}.{output}")
-                plain = plain or times
-                yield {
-                    "workload": workload.name,
-                    "attention": f"{member}.{output}",
-                    "forward_ms": times[0] / 1e3,
-                    "fwd+bwd_ms": times[1] / 1e3,
-                    "forward_over_plain": times[0] / plain[0],
-                    "fwd+bwd_over_plain": times[1] / plain[1],
-                    "forward_over_softmax": times[0] / softmax[0] if softmax else None,
-                    "fwd+bwd_over_softmax": times[1] / softmax[1] if softmax else None,
-                }
-    for output in OUTPUTS:
-        yield _decode_row(output)
+    yield from measured(cases, lambda case: [_described(case) | _figures(case)], _described)
+
+
+def _described(case: Case) -> Row:
+    return {"workload": case.workload.name, "attention": case.attention}
+
+
+def _figures(case: Case) -> Row:
+    if case.workload is DECODING:
+        return _decoding(case)
+    times, plain = (_times(case.workload, f"{case.member}.{x}") for x in (case.output, "plain"))
+    softmax = _softmax_times(case.workload)
+    return {
+        "forward_ms": times[0] / 1e3,
+        "fwd+bwd_ms": times[1] / 1e3,
+        "forward_over_plain": times[0] / plain[0],
+        "fwd+bwd_over_plain": times[1] / plain[1],
+        "forward_over_softmax": times[0] / softmax[0] if softmax else None,
+        "fwd+bwd_over_softmax": times[1] / softmax[1] if softmax else None,
+    }
 
 
 def _draw(workload: Workload, **smaller: int) -> list[Tensor]:
@@ -89,12 +121,19 @@ def _draw(workload: Workload, **smaller: int) -> list[Tensor]:
     return [torch.randn(size, device="cuda", dtype=workload.dtype).requires_grad_() for _ in "qkv"]
 
 
+@functools.cache  # of the plain output, which all others stand beside
 def _times(workload: Workload, name: str) -> tuple[float, float]:
-    bias = workload.bias(workload.shape[1])
-    options = {"bias": bias, "bias_masks": False, "causal": workload.causal, "backend": "fused"}
-    return time_both(lambda *x: attention(*x, attention=name, **options), _draw(workload))
+    def options(tokens: int) -> dict[str, Any]:
+        given = {"attention": name, "causal": workload.causal}
+        return given | {"bias": workload.bias(tokens), "bias_masks": False}
+
+    tokens = min(workload.shape[1], LONGEST_CHECKED)
+    check(_draw(workload, B=2, T=tokens), options(tokens))
+    whole = options(workload.shape[1])
+    return time_both(lambda *x: attention(*x, backend="fused", **whole), _draw(workload))
 
 
+@functools.cache
 def _softmax_times(workload: Workload) -> tuple[float, float] | None:
     if workload.biased:  # no fused attention of PyTorch's takes heads of four
         return None
@@ -104,40 +143,28 @@ def _softmax_times(workload: Workload) -> tuple[float, float] | None:
     )
 
 
-def _check(workload: Workload, name: str) -> None:
-    tokens = min(workload.shape[1], LONGEST_CHECKED)
-    leaves = _draw(workload, B=2, T=tokens)
-    exact = [x.detach().double().requires_grad_() for x in leaves]
-    bias = workload.bias(tokens)
-    results = []
-    for given, backend in ((leaves, "fused"), (exact, "reference")):
-        own = None if bias is None else bias.to(given[0].dtype)
-        options = {"bias": own, "bias_masks": False, "causal": workload.causal, "backend": backend}
-        out = attention(*given, attention=name, **options)
-        torch.manual_seed(1)
-        upstream = torch.randn(out.shape, device="cuda").to(out.dtype)
-        results.append([out, *torch.autograd.grad(out, given, upstream)])
-    for part, got, want in zip(("output", "dq", "dk", "dv"), *results, strict=True):
-        error = (got.double() - want).norm() / want.norm()
-        if not error <= TOLERANCE[workload.dtype]:
-            raise SystemExit(f"{workload.name}, {name}: {part} is off by {error:.1e}")
-
-
-def _decode_row(output: str) -> dict[str, Any]:
-    k, v = (torch.randn(8, 4096, 8, 64, device="cuda", dtype=torch.bfloat16) for _ in "kv")
-    q = torch.randn(8, 1, 8, 64, device="cuda", dtype=torch.bfloat16)
+def _decoding(case: Case) -> Row:
+    q, k, v = (x.detach() for x in _draw(case.workload))
+    q = q[:, :1].contiguous()
     with torch.no_grad():
-        want = attention(q.double(), k.double(), v.double(), attention=f"hyla.{output}")
-        error = (attention(q, k, v, attention=f"hyla.{output}", backend="fused") - want).norm()
-        if not error <= TOLERANCE[q.dtype] * want.norm():
-            raise SystemExit(f"decoding, {output}: the output is off")
+        want = attention(q.double(), k.double(), v.double(), attention=case.attention)
+        error = (attention(q, k, v, attention=case.attention, backend="fused") - want).norm()
+        if not error <= 2**-7 * want.norm():
+            raise RuntimeError("the output is off")
         times = [
             microseconds(lambda name=name: attention(q, k, v, attention=name, backend="fused"))
-            for name in ("hyla.plain", f"hyla.{output}")
+            for name in (f"{case.member}.plain", case.attention)
         ]
-    return {
-        "workload": "decoding, 8 × 4,096",
-        "attention": f"hyla.{output}",
-        "forward_ms": times[1] / 1e3,
-        "forward_over_plain": times[1] / times[0],
-    }
+    return {"forward_ms": times[1] / 1e3, "forward_over_plain": times[1] / times[0]}
+
+
+def main() -> None:
+    """Measure, print and write on a machine that has torch, and not the command's packages."""
+    parser = parser_of("outputs", __doc__)
+    add_only(parser)
+    given = parser.parse_args()
+    check_rows(record(measure, given, only=given.only))
+
+
+if __name__ == "__main__":
+    main()

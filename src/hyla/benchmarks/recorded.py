@@ -39,6 +39,11 @@ def in_columns(lines: Sequence[Mapping[str, str]]) -> Iterator[str]:
         yield "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
 
 
+def in_a_line(row: Mapping[str, Any]) -> str:
+    """Return what a row has, by names."""
+    return " · ".join(f"{name} {shown(value)}" for name, value in row.items() if value)
+
+
 def shown(value: Any) -> str:
     """Return a figure as a table has it: three digits, and nothing for what is missing."""
     if not isinstance(value, float):

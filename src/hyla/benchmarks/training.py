@@ -3,28 +3,29 @@
 A model-step is one optimisation step of one model: batch of 128, sampling and update included.
 A row is timed only after its losses agree with the reference path, uncompiled and in float32.
 
-    python -m hyla.benchmarks.training [--quick] [--out train-cuda.json]
+    python -m hyla.benchmarks.training [--quick] [--only TEXT] [--out train-cuda.json]
 
-prints the table for this machine beside the recorded ones, as `hyla bench train` does.
+prints the table for this machine beside the recorded ones, as `hyla bench train` does. Rows have
+names such as "sraven hyla width 4 x4 tf32". With `--warm-jobs N`, N processes compile what they
+need before the first is timed.
 """
 
-import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from hyla._clock import calls_per_second
-from hyla._files import write_json
+from hyla.benchmarks.ahead import compile_ahead
+from hyla.benchmarks.cases import Row, check_rows, chosen, measured
 from hyla.benchmarks.clock import forget_earlier
-from hyla.benchmarks.recorded import RECORDED, beside_recorded, in_columns, shown
+from hyla.benchmarks.command_line import add_only, parser_of, record
+from hyla.benchmarks.recorded import RECORDED, beside_recorded, in_columns
 from hyla.benchmarks.training_cases import AUTHORS, Case, cases
-from hyla.results.origins import measured_with
 from hyla.training import config_from_tree, load_preset, merge
-from hyla.training.devices import resolve_device
 from hyla.training.population import Population
 
 # Largest difference in training loss that rounding may cause over the steps of the check.
@@ -32,21 +33,28 @@ TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
 
 
 def measure(
-    device: torch.device, seconds: float = 3.0, *, quick: bool = False
-) -> Iterator[dict[str, Any]]:
+    device: torch.device,
+    seconds: float = 3.0,
+    *,
+    quick: bool = False,
+    only: Sequence[str] = (),
+    warm_jobs: int = 0,
+) -> Iterator[Row]:
     """Yield one row per case: model-steps/s, memory, the authors' figure.
 
-    One that does not fit into the GPU's memory has no figure, and says so.
+    One that does not fit into the GPU's memory, or fails, has no figure and says so. With
+    `warm_jobs`, so many processes compile for all cases first, by measuring them briefly.
     """
-    for case in cases(device.type, quick=quick):
-        try:
-            row = measure_case(case, device, seconds)
-        except torch.cuda.OutOfMemoryError:
-            row = _described(case, device) | {"note": "out of memory"}
-        yield row
+    rows = chosen(cases(device.type, quick=quick), only)
+    if warm_jobs:
+        briefly = ("--device", str(device), "--seconds", "0.1", "--only")
+        compile_ahead("hyla.benchmarks.training", [(*briefly, str(row)) for row in rows], warm_jobs)
+    yield from measured(
+        rows, lambda case: [measure_case(case, device, seconds)], partial(_described, device)
+    )
 
 
-def measure_case(case: Case, device: torch.device, seconds: float) -> dict[str, Any]:
+def measure_case(case: Case, device: torch.device, seconds: float) -> Row:
     """Check the case against the reference path, then time it."""
     forget_earlier(device)
     expected = _reference_losses(case, device)
@@ -60,7 +68,7 @@ def measure_case(case: Case, device: torch.device, seconds: float) -> dict[str, 
     if not error <= TOLERANCE[case.precision]:
         raise RuntimeError(f"{case}: training losses differ from the reference path by {error:.2e}")
     rate = calls_per_second(population.train, device, seconds)
-    row = _described(case, device) | {
+    row = _described(device, case) | {
         "model_steps_per_second": rate * case.members,
         "steps_per_second": rate,
         "start_up_seconds": started_up,
@@ -71,7 +79,7 @@ def measure_case(case: Case, device: torch.device, seconds: float) -> dict[str, 
     return row
 
 
-def _described(case: Case, device: torch.device) -> dict[str, Any]:
+def _described(device: torch.device, case: Case) -> Row:
     return {
         "task": case.task,
         "attention": case.attention,
@@ -127,23 +135,22 @@ def _reference_losses(case: Case, device: torch.device) -> torch.Tensor:
 
 def main() -> None:
     """Measure, print and write on a machine that has torch, and not the command's packages."""
-    parser = argparse.ArgumentParser(prog="python -m hyla.benchmarks.training", description=__doc__)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time for each figure")
+    parser = parser_of("training", __doc__)
     parser.add_argument("--quick", action="store_true", help="only the rows that matter most")
-    parser.add_argument("--out", type=Path, help="JSON file of the rows")
+    add_only(parser)
+    parser.add_argument(
+        "--warm-jobs",
+        metavar="N",
+        type=int,
+        default=0,
+        help="processes that compile for all rows, before each is timed alone",
+    )
     parser.add_argument("--recorded", type=Path, default=RECORDED, help="folder of others' files")
     given = parser.parse_args()
-    device = resolve_device(given.device)
-    found: dict[str, Any] = {"environment": measured_with(device), "rows": []}
-    print(" ".join(f"{key} {value}" for key, value in found["environment"].items() if value))
-    for row in measure(device, given.seconds, quick=given.quick):
-        found["rows"].append(row)
-        print(" · ".join(f"{k} {shown(v)}" for k, v in row.items() if v != ""), flush=True)
-        if given.out is not None:  # after every row: what was measured survives
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            write_json(given.out, found)
-    print(*in_columns(beside_recorded(found["rows"], given.recorded)), sep="\n")
+    asked = {"quick": given.quick, "only": given.only, "warm_jobs": given.warm_jobs}
+    rows = record(measure, given, **asked)
+    print(*in_columns(beside_recorded(rows, given.recorded)), sep="\n")
+    check_rows(rows)
 
 
 if __name__ == "__main__":

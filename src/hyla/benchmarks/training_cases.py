@@ -42,6 +42,11 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Where the task departs from the paper's."""
 
+    def __str__(self) -> str:
+        blocks = self.blocks and f"{self.blocks} blocks"
+        parts = (self.task, self.attention, self.variant, f"x{self.members}", self.precision)
+        return " ".join(part for part in (*parts, blocks) if part)
+
     @property
     def attentions(self) -> list[str]:
         """The attention of each member."""
@@ -90,6 +95,7 @@ _CUDA_QUICK = (
 _CUDA_MORE = (
     *_rows("sraven", "tf32", ("hyla", 48, ""), ("linear", 12, ""), ("hyla.expected2", 12, "")),
     *_rows("sraven", "tf32", ("hyla", 12, "width 2"), ("softmax", 4, "width 4")),
+    *_rows("sraven", "tf32", *(("hyla", members, "width 4") for members in (1, 2, 8))),
     *_rows("sraven", "tf32", ("hyla", 12, "depth 8"), ("hyla", 12, "depth 16")),
     *_rows("sraven", "float32", ("hyla", 12, "")),
     *_rows("fuzzy", "tf32", ("hyla", 1, ""), ("hyla", 24, ""), ("softmax", 12, "")),

@@ -17,7 +17,8 @@ from hyla.benchmarks import (
     solver,
     training,
 )
-from hyla.benchmarks.recorded import RECORDED, beside_recorded, shown
+from hyla.benchmarks.cases import check_rows
+from hyla.benchmarks.recorded import RECORDED, beside_recorded, in_a_line, shown
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
 from hyla.commands.shared.output import Screen, table
@@ -80,7 +81,7 @@ def bench(
     options = {"quick": True} if quick else {}
     for row in _BENCHMARKS[what](where, seconds, **options):
         rows.append(row)
-        screen.print(" · ".join(f"{name} {shown(value)}" for name, value in row.items() if value))
+        screen.print(in_a_line(row))
         # After every row: what was measured survives an interruption. And not before the first:
         # a benchmark that this machine cannot run leaves no empty folder among the runs.
         with write_errors(path):
@@ -94,3 +95,4 @@ def bench(
     title = f"{what} on {origin['device']}"
     screen.print(table(title, *lines[0], rows=(line.values() for line in lines)))
     screen.say(f"Written to {path}")
+    check_rows(rows)

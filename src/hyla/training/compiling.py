@@ -27,13 +27,14 @@ def folder_of_compiled(root: Path) -> Path:
     return root.absolute() / ".compiled" / f"torch-{torch.__version__}"
 
 
-def keep_compiled(root: Path) -> None:
+def keep_compiled(root: Path) -> Path:
     """Let this process, and those it starts, use what was compiled for earlier runs of `root`.
 
-    Of several folders in one process the first is used for all.
+    Of several folders in one process the first is used for all; returns which.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     # torch sets the variable as well, to its own choice, when it first compiles.
     if os.environ.get(_VARIABLE, default_cache_dir()) == default_cache_dir():
         os.environ[_VARIABLE] = str(folder_of_compiled(root))
+    return Path(os.environ[_VARIABLE])

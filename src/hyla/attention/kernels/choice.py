@@ -28,7 +28,11 @@ from hyla.attention.kernels.nvrtc import capability
 KERNELS: Mapping[str, Kernel] = {
     "small_head": small_head,
     "large_head": large_head,
-    "large_head_plain": large_head,  # a name of its own, because it has a speed of its own
+    # Names of their own, because they have speeds of their own.
+    "large_head_plain": large_head,
+    "large_head_softmax": large_head,
+    "large_head_plain_softmax": large_head,
+    "large_head_plain_dropout": large_head,
     "decode": decode,
     "small_head_cpu": small_head_on_cpu,
 }
@@ -52,11 +56,7 @@ def choose_kernel(call: Call, *, if_faster: bool = False) -> tuple[str | None, s
     if reason is not None and not reason.startswith(ELSEWHERE):
         return None, reason
     if name == "large_head":
-        untimed = large_head.why_untimed(call) if if_faster else None
-        if untimed is not None:
-            return None, untimed + ON_REQUEST
-        if large_head.needs_plain_arithmetic(call):
-            name = "large_head_plain"
+        name = large_head.name_by_speed(call)
     # Also of a call that is elsewhere, so that a kernel is promised only where it would be taken.
     slow = why_not_worth_it(name, call.q, call.k) if if_faster else None
     reason = slow or reason

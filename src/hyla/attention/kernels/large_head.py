@@ -75,18 +75,12 @@ def why_unsupported(call: Call) -> str | None:
     return why_too_large(call.q, _passes(call), _products(call)) or reason
 
 
-def needs_plain_arithmetic(call: Call) -> bool:
-    """Say whether some pass of a call that is supported cannot take tensor cores."""
-    return takes_plain(call.q, _passes(call), _products(call))
-
-
-def why_untimed(call: Call) -> str | None:
-    """Say what of a call that is supported was timed on no GPU yet, or return None."""
+def name_by_speed(call: Call) -> str:
+    """Name the kernel that computes a call which is supported: whatever has a speed of its own."""
     if call.multiplier is not None:
-        return "attention dropout at large heads was not timed yet"
-    if _sums_rows(call):
-        return "a softmax of this kind was not timed yet"
-    return None
+        return "large_head_plain_dropout"
+    plain = "_plain" if takes_plain(call.q, _passes(call), _products(call)) else ""
+    return f"large_head{plain}_softmax" if _sums_rows(call) else f"large_head{plain}"
 
 
 def _sums_rows(call: Call) -> bool:

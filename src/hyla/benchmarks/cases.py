@@ -1,0 +1,43 @@
+"""Which cases of a benchmark are measured, and what becomes of those that fail."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+Row = dict[str, Any]
+Case = TypeVar("Case")
+
+
+def chosen(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
+    """Return the cases that have one of the texts in their names; all, if no text is given."""
+    found = [case for case in cases if not only or any(text in str(case) for text in only)]
+    if not found:
+        names = "\n".join(map(str, cases))
+        raise SystemExit(f"nothing is called {' or '.join(only)}; there are\n{names}")
+    return found
+
+
+def measured(
+    cases: Iterable[Case],
+    rows_of: Callable[[Case], Iterable[Row]],
+    described: Callable[[Case], Row],
+) -> Iterator[Row]:
+    """Yield the rows of each case; of one that fails, a row without figures that says why.
+
+    What is left can still be measured then.
+    """
+    for case in cases:
+        try:
+            yield from rows_of(case)
+        except torch.cuda.OutOfMemoryError:
+            yield described(case) | {"note": "out of memory"}
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            yield described(case) | {"note": "failed", "error": said}
+
+
+def check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Exit with a failure if a case failed."""
+    if failed := sum("error" in row for row in rows):
+        raise SystemExit(f"{failed} failed: see 'error' in what was measured")

@@ -1,0 +1,51 @@
+"""Benchmarks by `python -m`, on a machine without the packages that `hyla bench` needs."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hyla._files import write_json
+from hyla.benchmarks.cases import Row
+from hyla.benchmarks.recorded import in_a_line
+from hyla.results.origins import measured_with
+from hyla.training.devices import resolve_device
+
+
+def parser_of(benchmark: str, description: str | None) -> argparse.ArgumentParser:
+    """Return what reads the options that all benchmarks have."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m hyla.benchmarks.{benchmark}", description=description
+    )
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time for each figure")
+    parser.add_argument("--out", type=Path, help="JSON file of the rows")
+    return parser
+
+
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """Let `parser` read a part of the names of what is to be measured."""
+    parser.add_argument(
+        "--only",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="measure what has this in its name; may be repeated",
+    )
+
+
+def record(
+    measure: Callable[..., Iterator[Row]], given: argparse.Namespace, **options: Any
+) -> list[Row]:
+    """Print every row that `measure` yields, and write it with those before."""
+    device = resolve_device(given.device)
+    rows: list[Row] = []
+    found = {"environment": measured_with(device), "rows": rows}
+    print(" ".join(f"{key} {value}" for key, value in found["environment"].items() if value))
+    for row in measure(device, given.seconds, **options):
+        rows.append(row)
+        print(in_a_line(row), flush=True)
+        if given.out is not None:  # after every row: what was measured survives
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            write_json(given.out, found)
+    return rows
