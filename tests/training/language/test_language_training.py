@@ -286,6 +286,16 @@ def test_compiled(corpus, tmp_path):
     assert other["members"][0]["metrics"]["validation/loss"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_every_model_of_a_process_is_compiled(corpus, monkeypatch):
+    """A few of them would reach the compiler's limit, beyond which nothing is compiled."""
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compile(function, backend="eager"))
+    with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
+        for attention in ("hyla", "softmax", "linear"):
+            config = tiny_language_config(corpus, model={"attention": attention})
+            Steps(config, corpus.tokens("train"), Execution(compile=True), Ranks("cpu")).prepare()
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(corpus, tmp_path):
     config = tiny_language_config(corpus, member={"learning_rate": 1e30, "warmup_steps": 0})
     summary = run(config, corpus, tmp_path)

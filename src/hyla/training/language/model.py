@@ -74,6 +74,8 @@ class ParallelModel:
         transformer = transformer.to(ranks.device).for_long_sequences()
         on_gpu = ranks.device.type == "cuda"
         self.compiled = compile = on_gpu if execution.compile is None else execution.compile
+        if compile:
+            torch.compiler.reset()  # its limit of recompilations counts across models
         sharded = execution.strategy == "fsdp"
         if sharded and compile:
             # Block by block: the parts of each are gathered and freed around its own call.
