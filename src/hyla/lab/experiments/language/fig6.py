@@ -1,6 +1,5 @@
 """Figure 6: language modelling."""
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,17 @@ from hyla.lab.claims import NOTICEABLE, PLAIN, Claim, Size
 from hyla.lab.effects import Effect, difference, effect
 from hyla.lab.estimate import in_words, language_seconds
 from hyla.lab.experiment import Experiment
+from hyla.lab.experiments.language.stored import (
+    corpus_folder,
+    departures,
+    language_runs,
+    trains,
+)
 from hyla.lab.experiments.shared.panels import label_of
 from hyla.lab.grids import METHODS, in_usual_order
 from hyla.lab.measuring import Measurement, Measuring, NotAvailableError
-from hyla.nn.decoders import decoder_config
 from hyla.results.conditions import Conditions
-from hyla.results.runs import Row, StoredRun, curve_rows, origin_of, read_runs
+from hyla.results.runs import Row, StoredRun, curve_rows, origin_of
 from hyla.results.selection import Estimate, estimate, hyperparameters_of
 from hyla.results.tables import Results
 from hyla.tasks.language import Corpus, CorpusConfig, TextFiles, prepare
@@ -52,15 +56,14 @@ def _measure(measuring: Measuring) -> list[Row]:
             )
     scale = measuring.conditions.scale
     rows: list[Row] = []
-    for run in read_runs(measuring.root):
-        if run.config.get("task_name") == "language":
-            if departures := _departures(run, scale):
-                measuring.say(
-                    f"Figure 6 leaves {run.path.name} out: not the model of {scale} scale, but "
-                    f"with {departures}"
-                )
-            else:
-                rows += _rows(run)
+    for run in language_runs(measuring.root):
+        if others := departures(run, load_language_preset(scale)):
+            measuring.say(
+                f"Figure 6 leaves {run.path.name} out: not the model of {scale} scale, but "
+                f"with {others}"
+            )
+        else:
+            rows += _rows(run)
     if not rows:
         raise NotAvailableError(
             f"there is neither a corpus nor a language model of {scale} scale: "
@@ -75,66 +78,43 @@ def _steps(conditions: Conditions) -> int:
 
 def _gpu_seconds(conditions: Conditions, root: Path | None) -> float:
     """Estimate the training of those of the three methods that are not finished."""
-    tree, steps = load_language_preset(conditions.scale), _steps(conditions)
+    steps = _steps(conditions)
+    tree = merge(load_language_preset(conditions.scale), {"steps": steps})
+    finished = [] if root is None else [r for r in language_runs(root) if r.summary is not None]
     # What `_measure` trains: a run at another rate does not spare it.
-    asked = {name: tree[name] for name in ("member", "batch_size", "precision")} | {"steps": steps}
-    finished = {
-        run.config["model"]["attention"]
-        for run in ([] if root is None else read_runs(root))
-        if run.config.get("task_name") == "language"
-        and run.summary is not None
-        and all(run.config.get(name) == value for name, value in asked.items())
-        and not _departures(run, conditions.scale)
-    }
-    tokens = steps * tree["batch_size"] * tree["model"]["sequence_length"]
-    return language_seconds({method: tokens for method in METHODS if method not in finished})
+    asked = {method: merge(tree, {"model": {"attention": method}}) for method in METHODS}
+    left = [name for name in METHODS if not any(trains(run, asked[name]) for run in finished)]
+    tokens: int = steps * tree["batch_size"] * tree["model"]["sequence_length"]
+    return language_seconds(dict.fromkeys(left, tokens))
 
 
 def _announce(conditions: Conditions, root: Path) -> str:
     """Say that it trains language models, and on which corpus, or how to get one."""
     if conditions.scale == "smoke":
         return "trains three language models of smoke scale"
-    if _corpus_folder(root).exists():
+    if corpus_folder(root).exists():
         return (
-            f"trains three language models on {_corpus_folder(root)}: about "
+            f"trains three language models on {corpus_folder(root)}: about "
             f"{in_words(_gpu_seconds(conditions, root))} of an H200 that are left"
         )
     return (
-        f"needs a corpus in {_corpus_folder(root)}, or language models under {root}: "
+        f"needs a corpus in {corpus_folder(root)}, or language models under {root}: "
         f"{_ways_to_get_some(conditions.scale, root)}"
     )
 
 
 def _ways_to_get_some(scale: str, root: Path) -> str:
     return (
-        f"prepare one with `hyla data prepare {_corpus_folder(root)} FILES`, or train with `hyla "
+        f"prepare one with `hyla data prepare {corpus_folder(root)} FILES`, or train with `hyla "
         f"train language CORPUS --scale {scale} --root {root}`"
     )
-
-
-def _corpus_folder(root: Path) -> Path:
-    return root / "corpus"
-
-
-def _departures(run: StoredRun, scale: str) -> str:
-    """Say in what, but its attention, a run's model departs from that of the scale."""
-    preset = load_language_preset(scale)
-    # The vocabulary is the corpus's, and no setting of a run.
-    usual = dataclasses.asdict(decoder_config(preset["size"], vocab_size=1, **preset["model"]))
-    found = ["the weights of another run to begin with"] * ("conversion" in run.config)
-    found += [
-        f"{name} {value} instead of {usual[name]}"
-        for name, value in run.config["model"].items()
-        if name != "attention" and value != usual[name]
-    ]
-    return ", ".join(found)
 
 
 def _corpus(measuring: Measuring) -> Corpus | None:
     """Return the corpus beside the runs; at smoke scale this package's own text serves as one."""
     if measuring.conditions.scale == "smoke":
         return _smoke_corpus(measuring.root)
-    folder = _corpus_folder(measuring.root)
+    folder = corpus_folder(measuring.root)
     return Corpus.open(folder) if folder.exists() else None
 
 
