@@ -1,7 +1,7 @@
 """What is still to be measured at the paper's size: one ordered list of lab jobs that resumes.
 
     python tools/lab_queue.py --list
-    python tools/lab_queue.py --max-seconds 540 --root runs/lab --out runs/store
+    python tools/lab_queue.py --max-seconds 470 --root runs/lab --out runs/store
 
 The first command says what is finished and what the rest would take; the second trains, in this
 order, until the time is over, and the same command continues. Exit codes: 0 all is done, 75
@@ -13,84 +13,60 @@ has a module of that name.)
 """
 
 import argparse
-import dataclasses
 import functools
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hyla import RECOMMENDED, lab
+from hyla import RECOMMENDED
 from hyla._errors import BusyError, UnfinishedError
 from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.commands.shared.output import Screen, table
-from hyla.lab.methods import methods_of
-from hyla.lab.plan.reproduction import Reproduction
-from hyla.lab.registry import load_all
-from hyla.results.conditions import Conditions
-from hyla.results.runs import flat_settings
+from hyla.tasks.language import CorpusError
 from hyla.training import SCALES, Interrupted
-from hyla.training.identity import method_key
 from packing import PART_BYTES, pack, unpack
+from queue_jobs import PAPER, Job, LanguageJob, State, least_seconds
 
-_PAPER = "paper"
-_LEAST_SECONDS = 20.0
-"""Less is not begun with: compiling a population alone takes longer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A call of `hyla.lab.run`, and why anybody wants to know."""
-
-    name: str
-    why: str
-    asked: tuple[str, ...]
-    only: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    seeds: int = 3
-    search: bool = False
-
-    def options(self, scale: str) -> dict[str, Any]:
-        """Return the keywords of `lab.run` that say what is trained."""
-        only = self.only if scale == _PAPER else self._left_of_only(scale)
-        options = {"scale": scale, "precision": "tf32", "seeds": self.seeds, "only": only}
-        return options | {"search": self.search, "report": False}
-
-    def _left_of_only(self, scale: str) -> dict[str, list[str]]:
-        """Return what of `only` there is at a scale at which the queue is merely tried out."""
-        conditions = Conditions(scale=scale, precision="tf32")
-        models = [
-            flat_settings(method.config.to_tree())
-            for experiment in load_all(self.asked)
-            for method in methods_of(experiment, conditions)
-        ]
-        known = {key: {str(model.get(key)) for model in models} for key in self.only}
-        left = {key: [v for v in values if v in known[key]] for key, values in self.only.items()}
-        return {key: values for key, values in left.items() if values}
-
+AnyJob = Job | LanguageJob
 
 _SRAVEN = {"task_name": ["sraven"]}
 _DENSE, _EXPERTS = {"model.feed_forward": ["gelu"]}, {"model.feed_forward": ["moe"]}
-_QUOTED = {"model.attention": ["softmax", "linear", "hyla", RECOMMENDED]}
-# What results/lab/paper-tf32 has from a clean commit is left out.
+_QUOTED = ("scale", "tableA1", "fig5f", "codeswap")
+_TEXT = "hyla_residual_minus_rmshead_plus_softmax.rms4"  # what is level with softmax on text
+# What results/lab/paper-tf32 has from a clean commit is left out. On SRAVEN twelve models at a
+# time: an H200 trains them within the 470 seconds of a command.
 JOBS = (
     Job(
-        name="quoted-fuzzy",
-        why="what the README quotes on fuzzy logic, with six seeds and from a clean commit",
-        asked=("scale", "tableA1", "fig2b", "fig2d"),
-        only={"task_name": ["fuzzy"]} | _DENSE | _QUOTED,
+        name="quoted-sraven-explorer",
+        why="what the README quotes on SRAVEN, six seeds: of the two that the explorer ships",
+        asked=_QUOTED,
+        only=_SRAVEN | _DENSE | {"model.attention": ["softmax", RECOMMENDED]},
         seeds=6,
     ),
     Job(
-        name="quoted-sraven",
-        why="the same on SRAVEN; of these models the explorer is to ship two",
-        asked=("scale", "tableA1", "fig5f", "codeswap"),
-        only=_SRAVEN | _DENSE | _QUOTED,
+        name="quoted-sraven-others",
+        why="of the two that it does not ship",
+        asked=_QUOTED,
+        only=_SRAVEN | _DENSE | {"model.attention": ["linear", "hyla"]},
         seeds=6,
+    ),
+    Job(
+        name="quoted-fuzzy",
+        why="what the README quotes on fuzzy logic, six seeds",
+        asked=("scale", "tableA1", "fig2b", "fig2d"),
+        only={"task_name": ["fuzzy"]}
+        | _DENSE
+        | {"model.attention": ["softmax", "linear", "hyla", RECOMMENDED]},
+        seeds=6,
+    ),
+    LanguageJob(
+        name="quoted-text",
+        why="what the README quotes on text: 197 M tokens, 4.4 epochs of the corpus",
+        attentions=("hyla", "linear"),
+        learning_rate=0.001,
     ),
     Job(
         name="tableA1-dense",
@@ -120,6 +96,19 @@ JOBS = (
         asked=("tableA1",),
         only=_SRAVEN | _EXPERTS,
     ),
+    LanguageJob(
+        name="text-rate",
+        why="as many tokens of text at three times the rate: who gains as much as softmax?",
+        attentions=("softmax", _TEXT, RECOMMENDED, "hyla", "linear"),
+        learning_rate=0.003,
+    ),
+    LanguageJob(
+        name="text-rate-seeds",
+        why="two more seeds of the first two",
+        attentions=("softmax", _TEXT),
+        learning_rate=0.003,
+        seeds=(1, 2),
+    ),
     Job(
         name="cross-data",
         why="5, 10 and 40 M instances: does HYLA gain from data as softmax does?",
@@ -139,6 +128,20 @@ JOBS = (
         asked=("cross",),
         only={"model.width_factor": ["2", "4"]},
         seeds=1,
+    ),
+    LanguageJob(
+        name="text-400M",
+        why="400 M tokens, 9 epochs of the corpus: does the gap on text close?",
+        attentions=("softmax", RECOMMENDED, _TEXT),
+        learning_rate=0.003,
+        steps=3052,
+    ),
+    LanguageJob(
+        name="text-800M",
+        why="800 M tokens, 18 epochs of the corpus",
+        attentions=("softmax", RECOMMENDED, _TEXT),
+        learning_rate=0.003,
+        steps=6104,
     ),
     Job(
         name="equalscale-fuzzy",
@@ -209,44 +212,14 @@ JOBS = (
 # --- what there is of it -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class State:
-    """What a job has, and needs beside what those before it train."""
-
-    models: int
-    finished: int
-    model_steps: int
-    seconds: float
-    """Estimated, of a GPU."""
-
-
-def states(jobs: Sequence[Job], *, scale: str, root: Path, out: Path | None) -> list[State]:
+def states(jobs: Sequence[AnyJob], *, scale: str, root: Path, out: Path | None) -> list[State]:
     """Return what each of the jobs has under `root`."""
-    found, planned = [], set()
-    for job in jobs:
-        work = Reproduction(names=job.asked, root=root, out=out, **job.options(scale))
-        models = finished = steps = 0
-        left = []
-        for share in work.plan():
-            members = share.config.members
-            models += len(members)
-            if share.finished:
-                finished += len(members)
-                continue
-            key = method_key(share.config)
-            new = tuple(member for member in members if (key, member) not in planned)
-            planned |= {(key, member) for member in new}
-            if new:
-                rest = dataclasses.replace(share.config, members=new)
-                left.append(dataclasses.replace(share, config=rest))
-                steps += len(new) * (share.config.steps - share.step)
-        seconds = sum(work.seconds(left, torch.device("cuda")))
-        found.append(State(models=models, finished=finished, model_steps=steps, seconds=seconds))
-    return found
+    planned: set[Any] = set()
+    return [job.state(planned, scale=scale, root=root, out=out) for job in jobs]
 
 
-def _show(jobs: Sequence[Job], found: Sequence[State]) -> None:
-    numeric = ("models", "finished", "model-steps", "minutes")
+def _show(jobs: Sequence[AnyJob], found: Sequence[State]) -> None:
+    numeric = ("models", "finished", "model-steps", "M tokens", "minutes")
     shown = table(
         "Left to be trained, and the estimated minutes of an H200, one job after the other",
         *("job", *numeric, "what for"),
@@ -259,36 +232,46 @@ def _show(jobs: Sequence[Job], found: Sequence[State]) -> None:
 
 
 def _numbers(found: Sequence[State]) -> list[str]:
-    models, finished, steps = (
+    models, finished, steps, tokens = (
         sum(getattr(state, name) for state in found)
-        for name in ("models", "finished", "model_steps")
+        for name in ("models", "finished", "model_steps", "tokens")
     )
     minutes = sum(state.seconds for state in found) / 60
-    return [str(models), str(finished), f"{steps:,}", f"{minutes:,.0f}"]
+    text = f"{tokens / 1e6:,.0f}" if tokens else ""
+    return [str(models), str(finished), f"{steps:,}", text, f"{minutes:,.0f}"]
 
 
 # --- doing it ------------------------------------------------------------------------------------
 
 
-def run(jobs: Sequence[Job], *, scale: str, max_seconds: float, **options: Any) -> int:
+def run(
+    jobs: Sequence[AnyJob],
+    *,
+    scale: str,
+    max_seconds: float,
+    device: str = "auto",
+    **options: Any,
+) -> int:
     """Run the jobs in order until the time is over; return the exit code."""
     deadline = time.monotonic() + max_seconds
     say = functools.partial(print, flush=True)
     code = 0
     for number, job in enumerate(jobs, start=1):
         left = deadline - time.monotonic()
-        if number > 1 and left < _LEAST_SECONDS:
+        if number > 1 and left < least_seconds(device):
             say(f"{job.name} and what comes after it is left for the next time")
             return code or TRY_AGAIN
         say(f"{number} of {len(jobs)}, {job.name}: {job.why}")
         try:
-            limit = None if math.isinf(left) else max(left, 1e-6)
-            lab.run(*job.asked, max_seconds=limit, say=say, **job.options(scale), **options)
+            job.run(scale=scale, max_seconds=left, say=say, device=device, **options)
         except Interrupted as stop:
             say(str(stop))
             return CTRL_C if stop.reason == "SIGINT" else code or TRY_AGAIN
         except BusyError as busy:
             say(str(busy))
+            code = code or TRY_AGAIN
+        except CorpusError as error:
+            say(f"{job.name} is left out: {error}")
             code = code or TRY_AGAIN
         except UnfinishedError as error:  # the next may still succeed
             say(str(error))
@@ -327,7 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
 
 
-def _chosen(names: Sequence[str]) -> list[Job]:
+def _chosen(names: Sequence[str]) -> list[AnyJob]:
     """Return the jobs of these names, or of those that begin so: cross is all of cross-*."""
     chosen = [job for job in JOBS if not names]
     for name in names:
@@ -347,7 +330,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-seconds", type=float, default=math.inf, help="stop then, with everything saved")
     add("--root", type=Path, default=Path("runs/lab"), help="folder of the run directories")
     add("--out", type=Path, help="folder of the tables (default: the lab's own)")
-    add("--scale", choices=SCALES, default=_PAPER, help="a smaller one to try the queue out")
+    add("--scale", choices=SCALES, default=PAPER, help="a smaller one to try the queue out")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add("--workers", type=int, default=1, help="processes that train at the same time")
     add("--allow-dirty", action="store_true", help="also with uncommitted changes")

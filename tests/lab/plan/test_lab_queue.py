@@ -1,20 +1,26 @@
 """The queue of what is still to be measured: in order, in slices, and carried elsewhere."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lab_queue
 import packing
+import queue_jobs
 from hyla import RECOMMENDED
 from hyla.lab.estimate import SPEEDS
 from hyla.lab.paper import TABLE_A1
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import read_runs
+from hyla.training.language import train_language
+from hyla.training.run.errors import RunBusyError
+from tiny_text import tiny_corpus
 
 TOOLS = Path(__file__).parents[3] / "tools"
 
@@ -33,8 +39,13 @@ def queue(folder: Path, *arguments: str) -> int:
     return lab_queue.main(["--scale", "smoke", "--device", "cpu", *folders, *arguments])
 
 
-def planned(name: str, tmp_path: Path) -> list:
+def job_of(name: str) -> Any:
     [job] = [job for job in lab_queue.JOBS if job.name == name]
+    return job
+
+
+def planned(name: str, tmp_path: Path) -> list:
+    job = job_of(name)
     return Reproduction(names=job.asked, root=tmp_path, **job.options("paper")).plan()
 
 
@@ -42,7 +53,8 @@ def test_the_jobs_are_what_is_not_measured_yet_or_not_well(tmp_path: Path):
     def models(name: str) -> int:
         return sum(len(share.config.members) for share in planned(name, tmp_path))
 
-    assert (models("quoted-fuzzy"), models("quoted-sraven")) == (4 * 6, 4 * 6)
+    assert models("quoted-fuzzy") == 4 * 6
+    assert models("quoted-sraven-explorer") == models("quoted-sraven-others") == 2 * 6
     rows = [
         (str(share.config.model.attention), share.config.model.feed_forward)
         for name in ("tableA1-dense", "tableA1-deep", "tableA1-experts")
@@ -60,8 +72,15 @@ def test_the_jobs_are_what_is_not_measured_yet_or_not_well(tmp_path: Path):
     }
     assert sum(len(share.config.members) for share in searched) == 4 * 24
     for job in lab_queue.JOBS:
-        assert planned(job.name, tmp_path), job.name
-        assert {share.config.precision for share in planned(job.name, tmp_path)} == {"tf32"}
+        if isinstance(job, lab_queue.Job):
+            assert planned(job.name, tmp_path), job.name
+            assert {share.config.precision for share in planned(job.name, tmp_path)} == {"tf32"}
+
+
+def test_what_the_explorer_ships_is_finished_within_the_first_command(tmp_path: Path):
+    first, second = lab_queue.states(lab_queue.JOBS[:2], scale="paper", root=tmp_path, out=None)
+    assert lab_queue.JOBS[0].name == "quoted-sraven-explorer"
+    assert max(first.seconds, second.seconds) < 400
 
 
 def test_what_jobs_share_counts_once(tmp_path: Path):
@@ -113,21 +132,22 @@ def test_time_that_is_over_is_left_to_the_next(tmp_path: Path, capsys, monkeypat
     clock = iter((0.0, 0.0, 590.0))
     monkeypatch.setattr(lab_queue.time, "monotonic", lambda: next(clock))
     called = []
-    monkeypatch.setattr(lab_queue.lab, "run", lambda *asked, **options: called.append(options))
+    monkeypatch.setattr(queue_jobs.lab, "run", lambda *asked, **options: called.append(options))
     jobs = lab_queue.JOBS[:2]
     assert lab_queue.run(jobs, scale="paper", max_seconds=600) == lab_queue.TRY_AGAIN
     assert [options["max_seconds"] for options in called] == [600]
-    assert "quoted-sraven and what comes after it is left" in capsys.readouterr().out
+    assert "quoted-sraven-others and what comes after it is left" in capsys.readouterr().out
 
 
 def test_what_fails_does_not_keep_others_from_being_run(monkeypatch, capsys):
     called = []
 
-    def fail(*asked, **options):
-        called.append(asked)
+    def fail(self, **options):
+        called.append(self)
         raise lab_queue.UnfinishedError("out of memory")
 
-    monkeypatch.setattr(lab_queue.lab, "run", fail)
+    for kind in (lab_queue.Job, lab_queue.LanguageJob):
+        monkeypatch.setattr(kind, "run", fail)
     code = lab_queue.run(lab_queue.JOBS, scale="paper", max_seconds=float("inf"))
     assert code == lab_queue.FAILURE
     assert len(called) == len(lab_queue.JOBS)
@@ -138,19 +158,127 @@ def test_a_family_of_jobs_may_be_named(tmp_path: Path, capsys):
         *("cross-data", "cross-depth", "cross-width")
     ]
     assert queue(tmp_path, "--only", "crosss") == lab_queue.USAGE
-    assert "choose from quoted-fuzzy, quoted-sraven" in capsys.readouterr().err
+    assert "choose from quoted-sraven-explorer, quoted-sraven-others" in capsys.readouterr().err
 
 
 def test_it_runs_where_little_is_installed(tmp_path: Path):
-    missing = ("cyclopts", "pandas", "plotly", "matplotlib", "sklearn", "pyarrow", "transformers")
+    pytest.importorskip("sentencepiece")
+    tiny_corpus(tmp_path / "runs")
+    missing = (
+        *("cyclopts", "pandas", "plotly", "matplotlib", "sklearn", "pyarrow", "transformers"),
+        *("sentencepiece", "datasets", "submitit"),
+    )
     script = str(TOOLS / "lab_queue.py")
     folders = ["--root", str(tmp_path / "runs"), "--out", str(tmp_path / "store")]
-    arguments = [script, "--scale", "smoke", "--device", "cpu", "--only", "quoted-sraven", *folders]
+    jobs = ["--only", "quoted-sraven-explorer", "--only", "quoted-text"]
+    arguments = [script, "--scale", "smoke", "--device", "cpu", *jobs, *folders]
     code = _BARE.format(missing=missing, arguments=arguments, tools=str(TOOLS))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(read_csv(tmp_path / "store" / "smoke-tf32" / "models-sraven.csv")) == 4 * 6
+    assert len(read_csv(tmp_path / "store" / "smoke-tf32" / "models-sraven.csv")) == 2 * 6
     assert "swapping-sraven is left out: it needs pandas" in done.stdout
+    text = [run for run in read_runs(tmp_path / "runs") if run.config["task_name"] == "language"]
+    assert [run.summary is not None for run in text] == [True, True]
+
+
+# --- language models -----------------------------------------------------------------------------
+
+
+def test_text_is_asked_as_figure_6_was_measured():
+    """Its runs then have the names of those in the table, and take their place there."""
+    table = read_csv(Path(__file__).parents[3] / "results" / "lab" / "paper" / "fig6.csv")
+    for tree in job_of("quoted-text").trees("paper"):
+        attention, steps = tree["model"]["attention"], tree["steps"]
+        size = f"batches of {tree['batch_size']} × {tree['model']['sequence_length']} tokens"
+        measured = [
+            row
+            for row in table
+            if (row["attention"], row["precision"]) == (attention, tree["precision"])
+            and f"{size}, {steps:,} steps" in row["group"]
+            and all(row[name] == value for name, value in tree["member"].items())
+        ]
+        every = tree["evaluation"]["every"]
+        assert [row["step"] for row in measured] == list(range(every, steps + 1, every))
+
+
+def test_more_text_takes_more_steps_at_every_scale():
+    text = {job.name: job for job in lab_queue.JOBS if isinstance(job, lab_queue.LanguageJob)}
+    for scale, whole in (("paper", 1500), ("smoke", 30)):
+        steps = {name: {t["steps"] for t in job.trees(scale)} for name, job in text.items()}
+        assert steps["text-rate"] == {whole}
+        assert steps["text-400M"] == {whole * 3052 // 1500}
+        assert steps["text-800M"] == {whole * 6104 // 1500}
+    [state] = lab_queue.states([text["text-400M"]], scale="paper", root=Path("none"), out=None)
+    assert state.tokens == pytest.approx(3 * 400e6, rel=1e-3)
+    assert state.seconds == pytest.approx(
+        400e6 * (1 / 1.556e6 + 1 / 1.119e6 + 1 / 0.804e6), rel=0.01
+    )
+
+
+def test_language_models_go_on_where_they_stopped(tmp_path: Path, capsys):
+    pytest.importorskip("sentencepiece")
+    tiny_corpus(tmp_path / "runs")
+    text = ("--only", "quoted-text")
+    assert queue(tmp_path, *text, "--max-seconds", "1e-6") == lab_queue.TRY_AGAIN
+    assert "stopped at step" in capsys.readouterr().out
+    assert queue(tmp_path, *text, "--list") == 0
+    assert re.search(r"quoted-text +2 +0 +60 ", capsys.readouterr().out)
+
+    assert queue(tmp_path, *text) == 0
+    said = capsys.readouterr().out
+    assert "language model 2 of 2: linear, seed 0 lr 0.001" in said
+    assert said.count("validation loss") >= 2
+    assert {run.summary is not None for run in read_runs(tmp_path / "runs")} == {True}
+
+    # Again, and where no corpus is: nothing is left to be trained.
+    shutil.rmtree(tmp_path / "runs" / "corpus")
+    assert queue(tmp_path, *text, "--list") == 0
+    assert re.search(r"quoted-text +2 +2 +0 ", capsys.readouterr().out)
+    assert queue(tmp_path, *text) == 0
+    assert "language model" not in capsys.readouterr().out
+
+
+def test_without_a_corpus_text_is_left_out_and_the_others_go_on(tmp_path: Path, capsys):
+    names = ("--only", "quoted-text", "--only", "tableA1-deep")
+    assert queue(tmp_path, *names) == lab_queue.TRY_AGAIN
+    said = capsys.readouterr().out
+    corpus = tmp_path / "runs" / "corpus"
+    assert re.search(rf"quoted-text is left out: .*`hyla data prepare {corpus} FILES`", said)
+    assert len(read_csv(tmp_path / "store" / "smoke-tf32" / "models-sraven.csv")) == 3
+
+
+def test_a_language_model_that_fails_or_is_busy_does_not_keep_the_others(
+    tmp_path: Path, monkeypatch, capsys
+):
+    pytest.importorskip("sentencepiece")
+    tiny_corpus(tmp_path / "runs")
+    job = lab_queue.LanguageJob(
+        name="t", why="", attentions=("hyla", "softmax", "linear"), learning_rate=0.001
+    )
+    errors = {"hyla": RuntimeError("out of luck"), "softmax": RunBusyError("somebody has it")}
+
+    def train(config, corpus, **options):
+        if error := errors.get(config.model.attention):
+            raise error
+        return train_language(config, corpus, **options)
+
+    monkeypatch.setattr(queue_jobs, "train_language", train)
+    options: dict[str, Any] = {"root": tmp_path / "runs", "out": None, "workers": 1}
+    options |= {"scale": "smoke", "max_seconds": float("inf"), "allow_dirty": False}
+    assert lab_queue.run([job], device="cpu", **options) == lab_queue.FAILURE
+    said = capsys.readouterr().out
+    assert "somebody has it" in said
+    assert "RuntimeError: out of luck" in said
+    [finished] = [run for run in read_runs(tmp_path / "runs") if run.summary is not None]
+    assert finished.config["model"]["attention"] == "linear"
+    del errors["hyla"]
+    assert lab_queue.run([job], device="cpu", **options) == lab_queue.TRY_AGAIN
+
+
+def test_what_could_not_stop_in_time_is_not_begun(monkeypatch):
+    assert queue_jobs.least_seconds("cpu") == 20
+    monkeypatch.setattr(queue_jobs.torch.cuda, "is_available", lambda: True)
+    assert queue_jobs.least_seconds("auto") == 90
 
 
 # --- carried elsewhere ---------------------------------------------------------------------------
