@@ -23,11 +23,12 @@ from hyla.nn import MultiHeadAttention, Transformer, TransformerConfig
 
 tag_compiled_code()
 MIXED_OPTIONS: dict[str, Any] = {
-    # Of C++, that is on a CPU: with vectors, what torch 2.13 makes of the backward pass writes
-    # beyond a buffer. The numbers are right, but the heap is corrupt, and the process ends sooner
-    # or later: seen in test_mixing.py's test of compiled code.
+    # With vectors, what torch 2.13 makes of the backward pass writes beyond a buffer. The numbers
+    # are right, but the heap is corrupt, and the process ends sooner or later: seen in
+    # test_mixing.py's test of compiled code.
     "cpp.simdlen": 0
 }
+"""For the compiler where it writes C++: on a CPU."""
 
 
 class MixedAttention(MultiHeadAttention):

@@ -340,8 +340,8 @@ class Population:
     def _compiled(self, function: Callable) -> Callable:
         if not self._compile:
             return function
-        options = OPTIONS | (MIXED_OPTIONS if self._mixed else {})
-        return torch.compile(function, fullgraph=True, dynamic=False, options=options)
+        own = MIXED_OPTIONS if self._mixed and self.device.type == "cpu" else {}
+        return torch.compile(function, fullgraph=True, dynamic=False, options=OPTIONS | own)
 
     def _zeros(self, shape, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
