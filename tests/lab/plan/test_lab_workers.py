@@ -6,17 +6,22 @@ import os
 import signal
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from hyla import lab
 from hyla.lab.methods import expand
 from hyla.lab.plan.companies import companies
 from hyla.lab.plan.shares import Share, plan
 from hyla.lab.plan.workers import train_shares
-from hyla.results.runs import read_runs
-from hyla.training import Interrupted, train_together
+from hyla.results.runs import read_run, read_runs
+from hyla.results.trimming import drop_optimiser_state
+from hyla.training import Interrupted, load_run, train, train_together
+from hyla.training.run.directory import RunDirectory
+from hyla.training.run.held import run_name
 
 _TREE = {
     "task": "fuzzy",
@@ -150,6 +155,57 @@ def test_a_company_that_was_stopped_goes_on_as_one(tmp_path: Path):
     for run in read_runs(tmp_path):
         assert run.summary is not None
         assert [len(start["beside"]) for start in run.provenance] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("how", ["finished", "further", "busy", "damaged"])
+def test_one_that_cannot_go_along_does_not_keep_the_others_from_their_end(tmp_path: Path, how: str):
+    """What became of it after the plan was made."""
+    logged = {"set": {"steps": 3, "log_every": 1}}
+    shares = _shares(tmp_path, **logged)
+    configs = [share.config for share in shares]
+    first = configs[0]
+    with ExitStack() as stack:
+        if how == "finished":
+            train(first, root=tmp_path, device="cpu")
+        elif how == "busy":
+            stack.enter_context(RunDirectory.open(tmp_path, run_name(first), first.to_tree()))
+        elif how == "further":
+            with pytest.raises(Interrupted):
+                train(first, root=tmp_path, device="cpu", until=1)
+        else:
+            with pytest.raises(Interrupted):
+                train_together(configs, root=tmp_path, device="cpu", until=1)
+            [checkpoint] = shares[0].path.glob("checkpoint-*")
+            checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+        outcome, lines = _train_here([shares], tmp_path)
+    assert any("not as one, but one after the other" in line for line in lines)
+    assert outcome.failures == []
+    assert [share.config for share in outcome.busy] == ([first] if how == "busy" else [])
+    finished = [run.summary is not None for run in read_runs(tmp_path)]
+    assert finished == [how != "busy", True, True]
+
+
+def test_what_was_killed_before_it_was_trimmed_is_trimmed_when_it_is_found(tmp_path: Path):
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    configs = [share.config for share in _shares(runs)]
+    train_together(configs, root=runs, device="cpu")
+    half, busy, _ = paths = [run.path for run in read_runs(runs)]
+    [last] = half.glob("checkpoint-*")
+    content = last.read_bytes()
+    drop_optimiser_state(half)
+    # One was killed when all that was left to do was to remove what is older.
+    (half / "checkpoint-000001.safetensors").write_bytes(content)
+
+    def trimmed(path: Path) -> bool:
+        files = list(path.glob("checkpoint-*"))
+        return len(files) == 1 and not any("moment" in name for name in load_file(files[0]))
+
+    with RunDirectory.open(runs, busy.name.rpartition("-")[0], read_run(busy).config):
+        lab.run(_TREE, root=runs, out=out, device="cpu", say=lambda line: None)
+    assert [trimmed(path) for path in paths] == [True, False, True]
+    lab.run(_TREE, root=runs, out=out, device="cpu", say=lambda line: None)
+    assert trimmed(busy)
+    assert load_run(busy).step == 3
 
 
 def test_companies_are_of_those_that_differ_in_attention_alone(tmp_path: Path):

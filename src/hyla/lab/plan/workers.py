@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from multiprocessing.connection import Connection, wait
@@ -23,7 +24,12 @@ from hyla.results.trimming import drop_optimiser_state
 from hyla.training import Interrupted, train, train_together
 from hyla.training.devices import free_memory
 from hyla.training.run.checkpoints.base import newest_step
-from hyla.training.run.errors import ApartError, RunBusyError
+from hyla.training.run.errors import (
+    ApartError,
+    CheckpointError,
+    RunBusyError,
+    RunDirectoryError,
+)
 from hyla.training.run.reading import read_finished
 from hyla.training.run.stop import StopRequest
 
@@ -60,6 +66,13 @@ def complete(share: Share, *, device: str, max_seconds: float = math.inf) -> str
     asked = share.method.config.evaluation
     score_rest(share.path, asked, device=device, max_seconds=deadline - time.monotonic())
     return f"finished in {summary['seconds']:.0f} s"
+
+
+def trim(shares: Sequence[Share]) -> None:
+    """Trim finished shares whose process was killed before it came to that, as far as one can."""
+    for share in shares:
+        with suppress(RunDirectoryError, CheckpointError):  # somebody has it, or none may write
+            drop_optimiser_state(share.path)
 
 
 def train_shares(
