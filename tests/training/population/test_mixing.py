@@ -161,13 +161,18 @@ def test_runs_that_train_together_leave_what_they_would_leave_alone(tmp_path):
                 torch.testing.assert_close(parameter, other.get_parameter(name), rtol=0, atol=1e-4)
 
 
-def test_a_member_that_diverges_leaves_the_other_runs_alone(tmp_path):
+@pytest.mark.parametrize("whole", [False, True], ids=["a member", "all of a run"])
+def test_what_diverges_leaves_the_other_runs_alone(tmp_path, whole):
     first, *others = tiny_runs()
     diverging = replace(first.members[1], learning_rate=1e30)
-    configs = [replace(first, members=(first.members[0], diverging)), *others]
+    members = (diverging,) if whole else (first.members[0], diverging)
+    configs = [replace(first, members=members), *others]
+    with pytest.raises(Interrupted):  # and what was saved of it goes on beside the others
+        train_together(configs, root=tmp_path, device="cpu", until=10)
     summaries = train_together(configs, root=tmp_path, device="cpu")
     found = [[m["diverged_at"] for m in summary["members"]] for summary in summaries]
-    assert [[step is None for step in run] for run in found] == [[True, False], [True], [True] * 2]
+    goes_on = [member is not diverging for member in members]
+    assert [[step is None for step in run] for run in found] == [goes_on, [True], [True] * 2]
     alone = train(configs[1], root=tmp_path / "alone", device="cpu")
     [got], [want] = summaries[1]["members"], alone["members"]
     assert got["metrics"] == pytest.approx(want["metrics"], rel=1e-3, abs=1e-4)
