@@ -40,9 +40,12 @@ def pack(root: Path, folder: Path, part_bytes: int = PART_BYTES) -> list[Path]:
 
 
 def _files_to_carry(run: Path) -> list[Path]:
+    """Return what is worth carrying; checkpoints that are folders, of language models, are not."""
     newest = newest_step(run)
     return sorted(
-        path for path in run.iterdir() if path.name != "lock" and step_of(path) in (None, newest)
+        path
+        for path in run.iterdir()
+        if path.is_file() and path.name != "lock" and step_of(path) in (None, newest)
     )
 
 

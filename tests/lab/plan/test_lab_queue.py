@@ -327,6 +327,9 @@ def packed_runs(tmp_path: Path) -> list[Path]:
         for file in files:
             noise = random.Random(file).randbytes(40_000)
             (run / file).write_bytes(b"{}" if file.endswith(".json") else noise)
+    sharded = tmp_path / "runs" / "the-finished-run" / "checkpoint-000040"
+    sharded.mkdir()
+    (sharded / "rank").write_bytes(bytes(10))
     return packing.pack(tmp_path / "runs", tmp_path / "packed", part_bytes=4000)
 
 
