@@ -65,6 +65,7 @@ def test_demo_leaves_a_figure_and_a_page_that_needs_no_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
     monkeypatch.setattr(demo, "SCALE", "smoke")
+    monkeypatch.setattr(demo, "CHANGES", {})
     runs, out = tmp_path / "runs", tmp_path / "out"
     command = ["demo", "--root", str(runs), "--out", str(out), "--device", "cpu"]
     assert main(command) == 0
@@ -96,7 +97,7 @@ def test_without_a_terminal_lines_say_how_far_it_is(monkeypatch: pytest.MonkeyPa
             watch.stepped("softmax", 50 * now)
     introduction, *lines = capsys.readouterr().out.splitlines()
     assert 'recommended is "hyla.expected2"' in introduction
-    assert [line.partition(" of 3,000")[0] for line in lines] == [
+    assert [line.partition(" of 8,000")[0] for line in lines] == [
         "softmax: step 500",
         "softmax: step 1,000",
     ]
