@@ -97,7 +97,7 @@ def test_without_a_terminal_lines_say_how_far_it_is(monkeypatch: pytest.MonkeyPa
             watch.stepped("softmax", 50 * now)
     introduction, *lines = capsys.readouterr().out.splitlines()
     assert 'recommended is "hyla.expected2"' in introduction
-    assert [line.partition(" of 8,000")[0] for line in lines] == [
+    assert [line.partition(" of 6,000")[0] for line in lines] == [
         "softmax: step 500",
         "softmax: step 1,000",
     ]
