@@ -56,7 +56,7 @@ def pack(run: Path, member: int, name: str, *, folder: Path | None = None) -> di
         precision=measured,
         scores_of_seeds=of_seeds,
         seconds=stored.summary["seconds"],
-        models=len(stored.members),
+        models=stored.trained_at_once,
     )
     folder = folder or shipped_folder()
     folder.mkdir(parents=True, exist_ok=True)

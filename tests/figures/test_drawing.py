@@ -137,14 +137,26 @@ def test_the_legend_is_beside_the_panels_and_there_once(drawn, panels: list[list
         heatmap(["a rule", "another rule"], 32),
         lines([1, 2, 4, 8, 16, 32, 64, 65]),
         lines(["1", "2", "3"]),
+        lines(range(5_000, 160_000, 5_000)),
         full_bars(["ReLU", "GELU", "SiLU", "tanh", "id"]),
     ],
-    ids=["many columns", "powers of two", "layers", "short"],
+    ids=["many columns", "powers of two", "layers", "steps", "short"],
 )
 def test_names_do_not_touch(drawn, panel: Panel):
     boxes = tick_boxes(drawn(Figure(panels=[[panel]])).axes[0])
     assert len(boxes) >= 3
     assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+
+
+def test_layers_keep_their_names_however_many_there_are(drawn):
+    names = [str(layer) for layer in range(1, 17)]
+    axis = drawn(Figure(panels=[[lines(names)]])).axes[0]
+    assert {label.get_text() for label in axis.get_xticklabels()} <= set(names)
+
+
+def test_large_numbers_of_steps_are_written_out(drawn):
+    axis = drawn(Figure(panels=[[lines(range(100_000, 3_000_000, 100_000))]])).axes[0]
+    assert "1,000,000" in {label.get_text() for label in axis.get_xticklabels()}
 
 
 def test_names_too_long_for_their_places_are_turned(drawn):

@@ -57,7 +57,7 @@ def whose_answers(
         known |= {"run": run.path.name, "device": origin_of(run)["device"]}
         if run.summary is not None:
             known |= {"seconds": run.summary["seconds"]}
-        known |= {"note": "; ".join(_company(len(run.members))) or None}
+        known |= {"note": "; ".join(_company(run.trained_at_once)) or None}
     return {name: value for name, value in known.items() if value is not None}
 
 

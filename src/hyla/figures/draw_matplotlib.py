@@ -194,7 +194,7 @@ def _draw_lines(panel: Lines, axis: Any) -> None:
         _name_ticks(axis, positions, names, width=_size(panel)[1])
     else:
         axis.locator_params(axis="x", nbins=_MOST_LABELS)
-        axis.xaxis.set_major_formatter("{x:,g}")
+        axis.xaxis.set_major_formatter("{x:,.10g}")
     _finish(panel, axis)
     axis.set_xlabel(panel.x_label)
 

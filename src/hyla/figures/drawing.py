@@ -73,7 +73,7 @@ class Lines:
     @property
     def ticked(self) -> bool:
         """Whether every `x` is a tick and a point; the course of a training, say, is a line."""
-        return len(self.x) <= _MOST_TICKS
+        return self.named or len(self.x) <= _MOST_TICKS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,12 @@ class StoredRun:
             return None
 
     @property
+    def trained_at_once(self) -> int:
+        """How many models the seconds in its summary are of: its own, and those beside it."""
+        own = len(self.members) if "members" in self.config else 1
+        return own if self.summary is None else self.summary.get("models", own)
+
+    @property
     def checkpoint_step(self) -> int | None:
         """Step of the newest checkpoint; None if there is none."""
         return newest_step(self.path)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from hyla import lab
 from hyla.lab.companies import companies
 from hyla.lab.methods import expand
+from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.plan.shares import Share, plan
 from hyla.lab.plan.workers import train_shares
 from hyla.results.runs import read_run, read_runs
@@ -185,8 +186,17 @@ def test_one_that_cannot_go_along_does_not_keep_the_others_from_their_end(tmp_pa
     assert finished == [how != "busy", True, True]
 
 
-def test_what_was_killed_before_it_was_trimmed_is_trimmed_when_it_is_found(tmp_path: Path):
-    runs, out = tmp_path / "runs", tmp_path / "out"
+def _is_trimmed(path: Path) -> bool:
+    files = list(path.glob("checkpoint-*"))
+    return len(files) == 1 and not any("moment" in name for name in load_file(files[0]))
+
+
+def test_what_was_killed_before_it_was_trimmed_is_trimmed_when_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    reproduction = Reproduction(names=["fig2c"], scale="smoke")
+    runs = reproduction.root
     configs = [share.config for share in _shares(runs)]
     train_together(configs, root=runs, device="cpu")
     half, busy, _ = paths = [run.path for run in read_runs(runs)]
@@ -196,16 +206,22 @@ def test_what_was_killed_before_it_was_trimmed_is_trimmed_when_it_is_found(tmp_p
     # One was killed when all that was left to do was to remove what is older.
     (half / "checkpoint-000001.safetensors").write_bytes(content)
 
-    def trimmed(path: Path) -> bool:
-        files = list(path.glob("checkpoint-*"))
-        return len(files) == 1 and not any("moment" in name for name in load_file(files[0]))
-
+    finished = _shares(runs)
     with RunDirectory.open(runs, busy.name.rpartition("-")[0], read_run(busy).config):
-        lab.run(_TREE, root=runs, out=out, device="cpu", say=lambda line: None)
-    assert [trimmed(path) for path in paths] == [True, False, True]
-    lab.run(_TREE, root=runs, out=out, device="cpu", say=lambda line: None)
-    assert trimmed(busy)
+        reproduction.trim(finished)
+    assert [_is_trimmed(path) for path in paths] == [True, False, True]
+    reproduction.trim(finished)
+    assert _is_trimmed(busy)
     assert load_run(busy).step == 3
+
+
+def test_a_sweep_leaves_whole_what_others_have_trained(tmp_path: Path):
+    [first, *_] = _shares(tmp_path)
+    train(first.config, root=tmp_path, device="cpu")
+    lab.run(_TREE, root=tmp_path, out=tmp_path / "out", device="cpu", say=lambda line: None)
+    assert [_is_trimmed(run.path) for run in read_runs(tmp_path)] == [
+        run.path != first.path for run in read_runs(tmp_path)
+    ]
 
 
 def test_companies_are_of_those_that_differ_in_attention_alone(tmp_path: Path):

@@ -301,6 +301,13 @@ def test_too_few_seeds_say_what_a_verdict_would_take(tmp_path: Path, seeds: int,
     assert "in full" not in markdown
 
 
+def test_where_all_seeds_are_trained_nothing_is_left_to_train(tmp_path: Path):
+    full = Conditions(scale="paper", precision="tf32")
+    write_models(tmp_path, "tableA1", on_sraven(plain), conditions=full, seeds=3)
+    assert Costs(tmp_path).more_seeds(load("tableA1"), full) == (0, 0.0)
+    assert Costs(tmp_path).more_seeds(load("tableA2"), full) is None  # it trains nothing
+
+
 def test_what_was_not_measured_is_named(tmp_path: Path):
     write_models(tmp_path, "tableA1", on_sraven(plain))
     write_models(tmp_path, "fig5c", on_sraven(lambda method: True), conditions=SHORT)

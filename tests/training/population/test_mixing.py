@@ -139,6 +139,9 @@ def test_runs_that_train_together_leave_what_they_would_leave_alone(tmp_path):
     for config, summary in zip(configs, summaries, strict=True):
         alone = train(config, root=tmp_path / "alone", device="cpu")
         assert summary.keys() == alone.keys()
+        # The seconds are everybody's.
+        assert summary["models"] == sum(len(each.members) for each in configs)
+        assert alone["models"] == len(config.members)
         assert len(summary["members"]) == len(config.members)
         for got, want in zip(summary["members"], alone["members"], strict=True):
             assert got.pop("metrics") == pytest.approx(want.pop("metrics"), rel=1e-3, abs=1e-4)

@@ -18,7 +18,7 @@ from hyla.lab.methods import Method
 from hyla.lab.plan.population_size import measured_size
 from hyla.lab.plan.shares import Share, finished_rows, plan
 from hyla.lab.plan.slurm import SlurmJobs, SlurmOptions, submit, wait_for
-from hyla.lab.plan.workers import train_shares, trim
+from hyla.lab.plan.workers import train_shares
 from hyla.results.runs import Row
 from hyla.results.selection import best_hyperparameters, hyperparameters_of
 from hyla.training import Interrupted, TrainConfig
@@ -207,6 +207,9 @@ class Job(Launch, ABC):
                 return size
         return self.usual_population
 
+    def trim(self, finished: Sequence[Share]) -> None:
+        """Trim what a kill left untrimmed; not here, where runs may be of `hyla train`."""
+
     def companies(self, shares: Sequence[Share], device: torch.device) -> list[list[Share]]:
         """Return what trains as one population: where one process has a GPU, more than one."""
         if device.type == "cpu" or self.launcher != "local" or self.workers > 1:
@@ -223,7 +226,7 @@ class Job(Launch, ABC):
         outcome = Outcome(shares=self.plan(watch.say) if shares is None else shares)
         self.check_origins(outcome.shares)
         unfinished = [share for share in outcome.shares if not share.finished]
-        trim([share for share in outcome.shares if share.finished])
+        self.trim([share for share in outcome.shares if share.finished])
         if unfinished and self.launcher == "slurm":
             found = self._train_on_slurm(unfinished, watch)
             if found is None:

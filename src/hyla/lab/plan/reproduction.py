@@ -18,6 +18,7 @@ from hyla.lab.methods import Effort, Method, check_only, methods_of, titled, tog
 from hyla.lab.plan.measure import collect_ceilings, measure
 from hyla.lab.plan.pipeline import Job, Launch, Outcome, Watch
 from hyla.lab.plan.shares import Share, plan
+from hyla.lab.plan.workers import trim
 from hyla.lab.registry import load_all
 from hyla.results.conditions import Conditions
 from hyla.results.origins import is_dirty
@@ -193,6 +194,11 @@ class Reproduction(LabLaunch, Job, Extent):
             f"{count} of the models to train here are finished under {elsewhere}, where hyla train "
             f"leaves them: move their folders to {self.root}, or give --root {elsewhere}"
         )
+
+    def trim(self, finished: Sequence[Share]) -> None:
+        """Trim what a kill left untrimmed, in the lab's own folder."""
+        if self.root == LabLaunch.root:
+            trim(finished)
 
     # --- collecting --------------------------------------------------------------------------
 

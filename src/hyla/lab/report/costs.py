@@ -40,9 +40,10 @@ class Costs:
         return _needed(self._left(experiment, _AS_PRINTED)).seconds / 60
 
     def more_seeds(self, experiment: Experiment, conditions: Conditions) -> Needed | None:
-        """Return what the methods that have models there lack to be judged; None if no model."""
-        left = self._left(experiment, (conditions,), begun=True)
-        return _needed(left) if left else None
+        """Return what methods that have models there lack; None if nothing is trained for it."""
+        if not methods_of(experiment, conditions, _EFFORT):
+            return None
+        return _needed(self._left(experiment, (conditions,), begun=True))
 
     def _left(
         self, experiment: Experiment, alike: Sequence[Conditions], *, begun: bool = False

@@ -161,6 +161,8 @@ def _to_judge(claim: Claim, section: Section, costs: Costs) -> str:
     needed = claim.needed or costs.more_seeds(section.experiment, section.conditions)
     if needed is None:
         return f"for a verdict {in_minutes(None)}"
+    if not needed.models:
+        return "for a verdict nothing is left to train, only to measure"
     models = f"{needed.models} more model{'s' * (needed.models > 1)}"
     return f"for a verdict {models}, {in_minutes(needed.seconds / 60)}"
 

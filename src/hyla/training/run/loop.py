@@ -378,6 +378,7 @@ class _Loop:
         ]
         common = {
             "steps": self.trainee.step,
+            "models": len(self.names),
             **self.trainee.progress(),
             "seconds": time.monotonic() - self.started,
             "training_seconds": self.training_seconds,

@@ -1,4 +1,4 @@
-"""Beyond the paper: is HYLA better at composing, or merely larger? A reviewer asked."""
+"""Beyond the paper: is HYLA better at composing, or larger? A reviewer of the paper asked."""
 
 import functools
 import math

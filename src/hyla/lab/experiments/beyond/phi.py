@@ -1,4 +1,4 @@
-"""Beyond the paper: does HYLA need the ReLU? A reviewer asked."""
+"""Beyond the paper: does HYLA need the ReLU? A reviewer of the paper asked."""
 
 from hyla.lab.claims import Claim, ahead
 from hyla.lab.experiments.shared.variants import presets_compared

@@ -1,4 +1,4 @@
-"""Beyond the paper: other normalisations of the latent code. A reviewer asked."""
+"""Beyond the paper: other normalisations of the latent code. A reviewer of the paper asked."""
 
 from hyla.lab.claims import Claim, ahead
 from hyla.lab.experiments.shared.variants import presets_compared
