@@ -96,8 +96,11 @@ def test_compiling_ahead_says_what_failed_and_forgets_choices(tmp_path: Path, mo
         "(folder / 'kernel.cubin').touch()\n"
     )
     (tmp_path / "there").mkdir()
+    earlier = tmp_path / "there" / "trained.best_config"
+    earlier.touch()
     ahead.compile_ahead("job", [["new"], ["there"]], 2)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["kernel.cubin"]
+    assert earlier.exists()
     said = capsys.readouterr().out
     assert said.startswith("there: not compiled ahead: FileExistsError")
     assert said.count("\n") == 1
