@@ -62,6 +62,10 @@ def test_rows_are_chosen_by_a_part_of_their_names():
         "sraven softmax x12 tf32",
     ]
     assert chosen(rows, []) == list(rows)
+    plain, first = "sraven hyla x12 tf32", "fuzzy softmax x12"
+    assert f"{plain} plain blocks" in map(str, rows)
+    found = chosen(rows, [plain, first])  # a whole name is no part of longer ones
+    assert list(map(str, found)) == [x for x in map(str, rows) if x == plain or first in x]
     with pytest.raises(SystemExit, match="nothing is called hila or x13; there are\n"):
         chosen(rows, ["hila", "x13"])
 

@@ -10,11 +10,19 @@ Case = TypeVar("Case")
 
 
 def chosen(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
-    """Return the cases that have one of the texts in their names; all, if no text is given."""
-    found = [case for case in cases if not only or any(text in str(case) for text in only)]
+    """Return, for each of the texts, the case of that name, else those that have it in theirs.
+
+    In the order of `cases`; all, if no text is given.
+    """
+    names = [str(case) for case in cases]
+    found = [
+        case
+        for case, name in zip(cases, names, strict=True)
+        if not only or any(text == name if text in names else text in name for text in only)
+    ]
     if not found:
-        names = "\n".join(map(str, cases))
-        raise SystemExit(f"nothing is called {' or '.join(only)}; there are\n{names}")
+        there = "\n".join(names)
+        raise SystemExit(f"nothing is called {' or '.join(only)}; there are\n{there}")
     return found
 
 

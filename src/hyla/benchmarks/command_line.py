@@ -30,7 +30,7 @@ def add_only(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         action="append",
         default=[],
-        help="measure what has this in its name; may be repeated",
+        help="measure what is called so, else what has this in its name; may be repeated",
     )
 
 
