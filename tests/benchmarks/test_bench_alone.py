@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -44,8 +43,7 @@ def test_every_row_is_written_before_the_next_is_measured(tmp_path: Path, capsys
             assert written["rows"][-1]["model"] == model
             assert written["environment"]["torch"] == torch.__version__
 
-    given = Namespace(device="cpu", seconds=0.5, out=out)
-    rows = record(measure, given, models=["a", "b"])
+    rows = record(measure, "cpu", 0.5, out, models=["a", "b"])
     assert [row["model"] for row in rows] == ["a", "b"]
     assert "model b · seconds 0.5\n" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Which cases of a benchmark are measured, and what becomes of those that fail."""
+"""Which cases of a benchmark are measured, and what becomes of those that cannot be."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -24,6 +24,12 @@ def chosen(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
         there = "\n".join(names)
         raise SystemExit(f"nothing is called {' or '.join(only)}; there are\n{there}")
     return found
+
+
+def check_gpu(name: str, device: torch.device) -> None:
+    """Exit with a failure if the benchmark of this name is to measure GPU kernels elsewhere."""
+    if device.type != "cuda":
+        raise SystemExit(f"hyla bench {name} measures GPU kernels: it needs a CUDA device")
 
 
 def measured(

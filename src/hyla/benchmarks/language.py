@@ -215,7 +215,7 @@ def main() -> None:
         help=f"only these, or {PLAIN!r}",
     )
     given = parser.parse_args()
-    check_rows(record(measure, given, models=given.attentions))
+    check_rows(record(measure, given.device, given.seconds, given.out, models=given.attentions))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
-from hyla.benchmarks.cases import Row, measured
+from hyla.benchmarks.cases import Row, check_gpu, measured
 from hyla.benchmarks.clock import time_both
 
 EPS = 1e-6
@@ -116,8 +116,7 @@ def check(shape: Shape, dtype: torch.dtype) -> None:
 
 def measure(device: torch.device, seconds: float) -> Iterator[Row]:
     """Yield a row per shape, dtype and pass; `seconds` is not asked for."""
-    if device.type != "cuda":
-        raise SystemExit("small heads are kernels of a GPU: measuring them needs a CUDA device")
+    check_gpu("small-attention", device)
     torch.manual_seed(0)
     yield from measured(itertools.product(SHAPES, DTYPES), _rows, _described)
 
