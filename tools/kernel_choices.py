@@ -3,7 +3,8 @@
     python tools/kernel_choices.py FILE...
 
 Which `hyla bench attention` and `hyla bench small-attention` write, of all rows or of some. A
-kernel that no file has a row of is one that "auto" leaves alone. Of several attentions that one
+kernel that no file has a row of is one that "auto" leaves alone, small heads and decoding excepted:
+those it takes unmeasured. Of several attentions that one
 kernel computes at one shape, that which gains least by it speaks for all.
 """
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -44,8 +43,7 @@ def test_every_row_is_written_before_the_next_is_measured(tmp_path: Path, capsys
             assert written["rows"][-1]["model"] == model
             assert written["environment"]["torch"] == torch.__version__
 
-    given = Namespace(device="cpu", seconds=0.5, out=out)
-    rows = record(measure, given, models=["a", "b"])
+    rows = record(measure, "cpu", 0.5, out, models=["a", "b"])
     assert [row["model"] for row in rows] == ["a", "b"]
     assert "model b · seconds 0.5\n" in capsys.readouterr().out
 
@@ -62,6 +60,10 @@ def test_rows_are_chosen_by_a_part_of_their_names():
         "sraven softmax x12 tf32",
     ]
     assert chosen(rows, []) == list(rows)
+    plain, first = "sraven hyla x12 tf32", "fuzzy softmax x12"
+    assert f"{plain} plain blocks" in map(str, rows)
+    found = chosen(rows, [plain, first])  # a whole name is no part of longer ones
+    assert list(map(str, found)) == [x for x in map(str, rows) if x == plain or first in x]
     with pytest.raises(SystemExit, match="nothing is called hila or x13; there are\n"):
         chosen(rows, ["hila", "x13"])
 
@@ -96,8 +98,11 @@ def test_compiling_ahead_says_what_failed_and_forgets_choices(tmp_path: Path, mo
         "(folder / 'kernel.cubin').touch()\n"
     )
     (tmp_path / "there").mkdir()
+    earlier = tmp_path / "there" / "trained.best_config"
+    earlier.touch()
     ahead.compile_ahead("job", [["new"], ["there"]], 2)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["kernel.cubin"]
+    assert earlier.exists()
     said = capsys.readouterr().out
     assert said.startswith("there: not compiled ahead: FileExistsError")
     assert said.count("\n") == 1

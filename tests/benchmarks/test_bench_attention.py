@@ -19,6 +19,15 @@ def test_every_case_has_a_name_of_its_own():
     assert len(set(map(str, CASES))) == len(CASES)
 
 
+def test_softmax_codes_are_timed_at_every_shape_with_dropout():
+    shapes = {}
+    for case in CASES:
+        if case.dropout:
+            shapes.setdefault((case.dtype, case.T), []).append(case.attention)
+    assert len(shapes) == 4
+    assert all(names == ["hyla", *SOFTMAX_CODES] for names in shapes.values())
+
+
 @needs_host_build
 @pytest.mark.usefixtures("_untimed")
 @pytest.mark.parametrize(
@@ -29,6 +38,7 @@ def test_every_case_has_a_name_of_its_own():
         (Case(2, 24, 8, 64, attention=SOFTMAX_CODES[2], padding=True), "large_head_softmax"),
         (Case(2, 24, 8, 64, attention=SOFTMAX_CODES[0], padding=True), "large_head_plain_softmax"),
         (Case(2, 24, 8, 64, "float32", dropout=True), "large_head_plain_dropout"),
+        (Case(2, 24, 8, 64, attention=SOFTMAX_CODES[1], dropout=True), "large_head_plain_dropout"),
     ],
     ids=str,
 )

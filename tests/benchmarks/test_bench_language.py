@@ -35,8 +35,19 @@ def test_a_row_for_every_model(monkeypatch):
     assert rows[0]["over_plain"] == rows[1]["over_softmax"] == 1
 
 
-def test_a_wrong_model_is_not_timed(monkeypatch):
+def test_a_wrong_model_is_not_timed_and_the_others_are(monkeypatch):
     monkeypatch.setattr(language, "VOCAB_SIZE", 64)
     monkeypatch.setattr(PlainGPT, "load", lambda self, model: None)
-    with pytest.raises(RuntimeError, match=r"plain PyTorch: the loss is .*: not timed"):
-        next(measure(CPU, 0.05, SMALL))
+    wrong, right = measure(CPU, 0.05, SMALL, models=[PLAIN, "softmax"])
+    assert wrong["error"].startswith("RuntimeError: plain PyTorch: the loss is ")
+    assert (wrong["model"], wrong["length"]) == (PLAIN, 8)
+    assert "tokens_per_second" not in wrong
+    assert right["tokens_per_second"] > 0
+    assert right["over_plain"] is None
+
+
+def test_the_command_ends_with_a_failure_where_a_model_failed(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["language", "--device", "cpu"])
+    monkeypatch.setattr(language, "measure", lambda *_, **__: iter([{"error": "wrong"}, {}]))
+    with pytest.raises(SystemExit, match="1 failed"):
+        language.main()

@@ -11,6 +11,7 @@ from hyla.benchmarks import samplers, training
 from hyla.benchmarks.recorded import beside_recorded, in_columns
 from hyla.benchmarks.training_cases import AUTHORS, Case, cases
 from hyla.cli import main
+from hyla.commands import bench
 from hyla.commands.shared.exits import USAGE
 from hyla.training import config_from_tree, load_preset, merge
 
@@ -107,6 +108,14 @@ def test_a_row_that_fails_says_why_and_the_command_with_it(tmp_path: Path, monke
     assert "failed" in capsys.readouterr().out
 
 
+def test_errors_stand_in_the_table_as_they_are(tmp_path: Path, monkeypatch, capsys):
+    failed = {"note": "failed", "error": "ValueError: [/no] style"}
+    monkeypatch.setitem(bench._BENCHMARKS, "language", lambda device, seconds: iter([failed]))
+    with pytest.raises(SystemExit, match="1 failed"):
+        _bench(tmp_path, "language")
+    assert capsys.readouterr().out.count("[/no] style") == 2
+
+
 def test_the_table_needs_no_command_line_tool(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setattr(
         training, "cases", lambda device, quick: [Case(task="fuzzy", attention="hyla", members=1)]
@@ -137,9 +146,10 @@ def test_samplers_are_measured_and_written(tmp_path: Path, monkeypatch: pytest.M
     assert all(row["batches_per_second"] > 0 for row in rows)
 
 
-def test_a_benchmark_that_cannot_run_leaves_no_folder(tmp_path: Path):
-    with pytest.raises(SystemExit, match="needs a CUDA device"):
-        _bench(tmp_path / "out", "attention")
+@pytest.mark.parametrize("what", ["attention", "small-attention", "outputs"])
+def test_a_benchmark_that_cannot_run_leaves_no_folder(tmp_path: Path, what: str):
+    with pytest.raises(SystemExit, match=f"hyla bench {what} .* needs a CUDA device"):
+        _bench(tmp_path / "out", what)
     assert not (tmp_path / "out").exists()
 
 
@@ -151,6 +161,19 @@ def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Path, "mkdir", read_only)
     assert _bench(tmp_path / "out", "samplers") == USAGE
     assert "out/samplers-cpu.json: Read-only file system" in capsys.readouterr().err
+
+
+def test_what_fails_while_it_is_measured_is_no_place_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refused(device, seconds):
+        yield {"request": "first"}
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setitem(bench._BENCHMARKS, "explorer", refused)
+    with pytest.raises(ConnectionRefusedError):
+        _bench(tmp_path, "explorer")
+    assert json.loads((tmp_path / "explorer-cpu.json").read_text())["rows"]
 
 
 def test_a_file_in_the_way_is_noticed_first(tmp_path: Path, capsys):

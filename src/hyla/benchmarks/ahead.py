@@ -6,7 +6,7 @@ What a process compiles it keeps in a folder, where the process that times it fi
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,9 +22,10 @@ def compile_ahead(module: str, options: Sequence[Sequence[str]], jobs: int) -> N
     the keys by which torch keeps code (Python 3.11, torch 2.13), so that nobody else finds theirs.
 
     Of some kernels the compiler times several versions to choose one. Choices that were made beside
-    other processes are forgotten.
+    other processes are forgotten; those that were there before stay.
     """
     folder = keep_compiled(ROOT)
+    earlier = set(_choices(folder))
     # Else each process starts one for each core.
     environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
@@ -37,5 +38,9 @@ def compile_ahead(module: str, options: Sequence[Sequence[str]], jobs: int) -> N
 
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(run, options))
-    for choice in folder.rglob("*.best_config"):
-        choice.unlink()
+    for choice in set(_choices(folder)) - earlier:
+        choice.unlink(missing_ok=True)
+
+
+def _choices(folder: Path) -> Iterator[Path]:
+    return folder.rglob("*.best_config")

@@ -1,4 +1,4 @@
-"""Which cases of a benchmark are measured, and what becomes of those that fail."""
+"""Which cases of a benchmark are measured, and what becomes of those that cannot be."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -10,12 +10,26 @@ Case = TypeVar("Case")
 
 
 def chosen(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
-    """Return the cases that have one of the texts in their names; all, if no text is given."""
-    found = [case for case in cases if not only or any(text in str(case) for text in only)]
+    """Return, for each of the texts, the case of that name, else those that have it in theirs.
+
+    In the order of `cases`; all, if no text is given.
+    """
+    names = [str(case) for case in cases]
+    found = [
+        case
+        for case, name in zip(cases, names, strict=True)
+        if not only or any(text == name if text in names else text in name for text in only)
+    ]
     if not found:
-        names = "\n".join(map(str, cases))
-        raise SystemExit(f"nothing is called {' or '.join(only)}; there are\n{names}")
+        there = "\n".join(names)
+        raise SystemExit(f"nothing is called {' or '.join(only)}; there are\n{there}")
     return found
+
+
+def check_gpu(name: str, device: torch.device) -> None:
+    """Exit with a failure if the benchmark of this name is to measure GPU kernels elsewhere."""
+    if device.type != "cuda":
+        raise SystemExit(f"hyla bench {name} measures GPU kernels: it needs a CUDA device")
 
 
 def measured(

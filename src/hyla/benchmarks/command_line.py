@@ -1,15 +1,24 @@
-"""Benchmarks by `python -m`, on a machine without the packages that `hyla bench` needs."""
+"""How benchmarks are recorded, and run by `python -m`.
+
+Which is for a machine without the packages that `hyla bench` needs.
+"""
 
 import argparse
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from hyla._files import write_json
 from hyla.benchmarks.cases import Row
 from hyla.benchmarks.recorded import in_a_line
 from hyla.results.origins import measured_with
 from hyla.training.devices import resolve_device
+
+_PRINT = partial(print, flush=True)
 
 
 def parser_of(benchmark: str, description: str | None) -> argparse.ArgumentParser:
@@ -30,22 +39,32 @@ def add_only(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         action="append",
         default=[],
-        help="measure what has this in its name; may be repeated",
+        help="measure what is called so, else what has this in its name; may be repeated",
     )
 
 
 def record(
-    measure: Callable[..., Iterator[Row]], given: argparse.Namespace, **options: Any
+    measure: Callable[..., Iterator[Row]],
+    device: torch.device | str,
+    seconds: float,
+    path: Path | None,
+    *,
+    show: Callable[[str], object] = _PRINT,
+    writing: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+    **options: Any,
 ) -> list[Row]:
-    """Print every row that `measure` yields, and write it with those before."""
-    device = resolve_device(given.device)
+    """Show every row that `measure` yields, and write it with those before, inside of `writing`."""
+    device = resolve_device(device)
     rows: list[Row] = []
     found = {"environment": measured_with(device), "rows": rows}
-    print(" ".join(f"{key} {value}" for key, value in found["environment"].items() if value))
-    for row in measure(device, given.seconds, **options):
+    show(" ".join(f"{key} {value}" for key, value in found["environment"].items() if value))
+    for row in measure(device, seconds, **options):
         rows.append(row)
-        print(in_a_line(row), flush=True)
-        if given.out is not None:  # after every row: what was measured survives
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            write_json(given.out, found)
+        show(in_a_line(row))
+        # After every row: what was measured survives an interruption. And not before the first:
+        # a benchmark that this machine cannot run leaves no empty folder among the runs.
+        if path is not None:
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(path, found)
     return rows

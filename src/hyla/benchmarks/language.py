@@ -17,7 +17,7 @@ import torch
 
 from hyla._clock import calls_per_second
 from hyla.attention import resolve_spec
-from hyla.benchmarks.cases import Row
+from hyla.benchmarks.cases import Row, check_rows, measured
 from hyla.benchmarks.clock import forget_earlier, repeated
 from hyla.benchmarks.command_line import parser_of, record
 from hyla.benchmarks.plain_gpt import PlainGPT, PlainLoop
@@ -80,10 +80,23 @@ def measure(
 def measure_length(
     case: Case, device: torch.device, seconds: float, models: Sequence[str]
 ) -> Iterator[Row]:
-    """Yield a row for each of the models, the plain loop or an attention's."""
+    """Yield a row for each of the models, the plain loop or an attention's.
+
+    One that fails has no figures and says why.
+    """
     tokens = np.random.default_rng(0).integers(VOCAB_SIZE, size=4_000_000, dtype=np.uint16)
     rates: dict[str, float] = {}
-    for name in models:
+
+    def described(name: str) -> Row:
+        return {
+            "model": name,
+            "length": case.length,
+            "sequences": case.batch_size,
+            "precision": case.precision,
+        }
+
+    def rows_of(name: str) -> Iterator[Row]:
+        forget_earlier(device)
         began = time.monotonic()
         error = _check(name, case, device)
         loop = _build(name, case, device, tokens)
@@ -92,11 +105,7 @@ def measure_length(
         rate, memory = _tokens_per_second(loop, case, device, seconds)
         rates[name] = rate
         shape = _config("softmax" if name == PLAIN else name, case).model
-        yield {
-            "model": name,
-            "length": case.length,
-            "sequences": case.batch_size,
-            "precision": case.precision,
+        yield described(name) | {
             "tokens_per_second": rate,
             "over_plain": rate / rates[PLAIN] if PLAIN in rates else None,
             "over_softmax": rate / rates["softmax"] if "softmax" in rates else None,
@@ -105,8 +114,8 @@ def measure_length(
             "loss_error": error,
             "seconds_in_all": time.monotonic() - began,
         }
-        del loop
-        forget_earlier(device)
+
+    yield from measured(models, rows_of, described)
 
 
 def _config(attention: str, case: Case) -> LanguageConfig:
@@ -206,7 +215,7 @@ def main() -> None:
         help=f"only these, or {PLAIN!r}",
     )
     given = parser.parse_args()
-    record(measure, given, models=given.attentions)
+    check_rows(record(measure, given.device, given.seconds, given.out, models=given.attentions))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hyla.attention import attention
 from hyla.benchmarks.attention import LONGEST_CHECKED, check
-from hyla.benchmarks.cases import Row, check_rows, chosen, measured
+from hyla.benchmarks.cases import Row, check_gpu, check_rows, chosen, measured
 from hyla.benchmarks.clock import microseconds, time_both
 from hyla.benchmarks.command_line import add_only, parser_of, record
 
@@ -91,8 +91,7 @@ CASES = [
 def measure(device: torch.device, seconds: float, *, only: Sequence[str] = ()) -> Iterator[Row]:
     """Yield a row per member and output; `seconds` is not asked for."""
     cases = chosen(CASES, only)
-    if device.type != "cuda":
-        raise SystemExit("hyla bench outputs measures GPU kernels: it needs a CUDA device")
+    check_gpu("outputs", device)
     torch.manual_seed(0)
     yield from measured(cases, lambda case: [_described(case) | _figures(case)], _described)
 
@@ -163,7 +162,7 @@ def main() -> None:
     parser = parser_of("outputs", __doc__)
     add_only(parser)
     given = parser.parse_args()
-    check_rows(record(measure, given, only=given.only))
+    check_rows(record(measure, given.device, given.seconds, given.out, only=given.only))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ replayed CUDA graphs, so they hold no launch overhead of Python's.
 import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.reference import reference_attention
 from hyla.attention.spec import AttentionSpec
+from hyla.benchmarks.cases import Row, check_gpu, measured
 from hyla.benchmarks.clock import time_both
 
 EPS = 1e-6
@@ -106,32 +106,40 @@ def check(shape: Shape, dtype: torch.dtype) -> None:
         allowed = 2 * (theirs.double() - truth).abs().max().item()
         allowed += floor * truth.abs().max().item()
         if not error <= allowed:
-            raise SystemExit(f"{shape.name} {dtype}: {name} is off by {error:.2e} > {allowed:.2e}")
+            raise RuntimeError(
+                f"{shape.name} {dtype}: {name} is off by {error:.2e} > {allowed:.2e}"
+            )
 
 
 # ------------------------------------------------------------------ the table
 
 
-def measure(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
+def measure(device: torch.device, seconds: float) -> Iterator[Row]:
     """Yield a row per shape, dtype and pass; `seconds` is not asked for."""
-    if device.type != "cuda":
-        raise SystemExit("small heads are kernels of a GPU: measuring them needs a CUDA device")
+    check_gpu("small-attention", device)
     torch.manual_seed(0)
-    for shape, (dtype_name, dtype) in itertools.product(SHAPES, DTYPES.items()):
-        check(shape, dtype)
-        leaves = draw(shape, dtype)
-        torch.compiler.reset()  # or the limit on recompilations would turn it into eager
-        compiled = torch.compile(einsum, dynamic=False)
-        ours, theirs, eager = (time_both(f, leaves) for f in (fused, compiled, einsum))
-        products = (FORWARD_PRODUCTS, FORWARD_PRODUCTS + BACKWARD_PRODUCTS)
-        for i, name in enumerate(("forward", "fwd+bwd")):
-            yield {
-                **asdict(shape),
-                "dtype": dtype_name,
-                "pass": name,
-                "fused_us": ours[i],
-                "compiled_us": theirs[i],
-                "eager_us": eager[i],
-                "over_compiled": theirs[i] / ours[i],
-                "gflops": 2 * products[i] * shape.pairs / ours[i] / 1e3,
-            }
+    yield from measured(itertools.product(SHAPES, DTYPES), _rows, _described)
+
+
+def _described(case: tuple[Shape, str]) -> Row:
+    shape, dtype = case
+    return {**asdict(shape), "dtype": dtype}
+
+
+def _rows(case: tuple[Shape, str]) -> Iterator[Row]:
+    shape, dtype = case[0], DTYPES[case[1]]
+    check(shape, dtype)
+    leaves = draw(shape, dtype)
+    torch.compiler.reset()  # or the limit on recompilations would turn it into eager
+    compiled = torch.compile(einsum, dynamic=False)
+    ours, theirs, eager = (time_both(f, leaves) for f in (fused, compiled, einsum))
+    products = (FORWARD_PRODUCTS, FORWARD_PRODUCTS + BACKWARD_PRODUCTS)
+    for i, name in enumerate(("forward", "fwd+bwd")):
+        yield _described(case) | {
+            "pass": name,
+            "fused_us": ours[i],
+            "compiled_us": theirs[i],
+            "eager_us": eager[i],
+            "over_compiled": theirs[i] / ours[i],
+            "gflops": 2 * products[i] * shape.pairs / ours[i] / 1e3,
+        }

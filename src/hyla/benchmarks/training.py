@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--recorded", type=Path, default=RECORDED, help="folder of others' files")
     given = parser.parse_args()
     asked = {"quick": given.quick, "only": given.only, "warm_jobs": given.warm_jobs}
-    rows = record(measure, given, **asked)
+    rows = record(measure, given.device, given.seconds, given.out, **asked)
     print(*in_columns(beside_recorded(rows, given.recorded)), sep="\n")
     check_rows(rows)
 

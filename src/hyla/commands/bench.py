@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from rich.markup import escape
 
-from hyla._files import write_json
 from hyla.benchmarks import (
     attention,
     explorer,
@@ -18,7 +18,8 @@ from hyla.benchmarks import (
     training,
 )
 from hyla.benchmarks.cases import check_rows
-from hyla.benchmarks.recorded import RECORDED, beside_recorded, in_a_line, shown
+from hyla.benchmarks.command_line import record
+from hyla.benchmarks.recorded import RECORDED, beside_recorded, shown
 from hyla.commands.shared.exits import usage_errors, write_errors
 from hyla.commands.shared.options import check_writable
 from hyla.commands.shared.output import Screen, table
@@ -73,26 +74,24 @@ def bench(
             raise ValueError(f"--quick is for train, and {what} has no such rows")
         where = resolve_device(device)
         check_writable(out=out)
-    origin = measured_with(where)  # of the source as it is now, which may change meanwhile
     screen = Screen()
-    screen.print(" ".join(f"{key} {value}" for key, value in origin.items() if value))
     path = out / f"{what}-{where.type}.json"
-    rows = []
     options = {"quick": True} if quick else {}
-    for row in _BENCHMARKS[what](where, seconds, **options):
-        rows.append(row)
-        screen.print(in_a_line(row))
-        # After every row: what was measured survives an interruption. And not before the first:
-        # a benchmark that this machine cannot run leaves no empty folder among the runs.
-        with write_errors(path):
-            out.mkdir(parents=True, exist_ok=True)
-            write_json(path, {"environment": origin, "rows": rows})
+    rows = record(
+        _BENCHMARKS[what],
+        where,
+        seconds,
+        path,
+        show=screen.say,
+        writing=write_errors,
+        **options,
+    )
     if what == "train":
         lines = beside_recorded(rows, RECORDED)
     else:
         names = list(dict.fromkeys(name for row in rows for name in row))
-        lines = [{name: shown(row.get(name)) for name in names} for row in rows]
-    title = f"{what} on {origin['device']}"
+        lines = [{name: escape(shown(row.get(name))) for name in names} for row in rows]
+    title = f"{what} on {measured_with(where)['device']}"
     screen.print(table(title, *lines[0], rows=(line.values() for line in lines)))
     screen.say(f"Written to {path}")
     check_rows(rows)
