@@ -289,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if asked.unpack is not None:
             taken = unpack(asked.unpack, asked.root)
-            print(f"{len(taken)} runs put under {asked.root}; others there were as far already")
+            print(f"{len(taken)} runs put under {asked.root}; others stay as they are there")
             return 0
         jobs = _chosen(asked.only)
         if asked.list:

@@ -20,7 +20,9 @@ from hyla.lab.plan.reproduction import Reproduction
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import read_runs
 from hyla.training.language import train_language
+from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunBusyError
+from hyla.training.run.lock import take_lock
 from tiny_text import tiny_corpus
 
 TOOLS = Path(__file__).parents[3] / "tools"
@@ -318,7 +320,10 @@ def test_runs_are_packed_in_parts_and_come_back(tmp_path: Path, capsys):
 def packed_runs(tmp_path: Path) -> list[Path]:
     """Pack an unfinished run with two checkpoints and a finished one, each of many parts."""
     for name, files in {
-        "a-young-run": ["checkpoint-000010.safetensors", "checkpoint-000020.safetensors"],
+        "a-young-run": [
+            *("checkpoint-000010.safetensors", "checkpoint-000020.safetensors"),
+            *(".checkpoint-000030.safetensors.tmp-0", "checkpoint-000040.safetensors.set-aside-1"),
+        ],
         "the-finished-run": ["checkpoint-000030.safetensors", "finished.json"],
     }.items():
         run = tmp_path / "runs" / name
@@ -340,6 +345,19 @@ def test_finished_runs_are_packed_first_and_the_newest_checkpoint_alone(packed_r
     ]
     names = {path.name for path in (tmp_path / "new" / "a-young-run").iterdir()}
     assert names == {"config.json", "checkpoint-000020.safetensors"}
+
+
+def test_what_is_being_trained_is_not_replaced(packed_runs, tmp_path: Path, capsys):
+    young = tmp_path / "new" / "a-young-run"
+    young.mkdir(parents=True)
+    (young / "checkpoint-000010.safetensors").write_bytes(b"")
+    with take_lock(young / "lock"):
+        assert packing.unpack(tmp_path / "packed", young.parent) == ["the-finished-run"]
+    assert f"{young} is being trained by process" in capsys.readouterr().out
+    assert newest_step(young) == 10
+    assert packing.unpack(tmp_path / "packed", young.parent) == ["a-young-run"]
+    assert {path.name for path in young.parent.iterdir()} == {"a-young-run", "the-finished-run"}
+    assert newest_step(young) == 20
 
 
 @pytest.mark.parametrize(
