@@ -27,6 +27,7 @@ from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.commands.shared.output import Screen, table
 from hyla.tasks.language import CorpusError
 from hyla.training import SCALES, Interrupted
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
 from packing import PART_BYTES, pack, unpack
 from queue_jobs import PAPER, Job, LanguageJob, State, least_seconds
 
@@ -308,6 +309,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"lab_queue: {error}", file=sys.stderr)
         return USAGE
+    except (RunDirectoryError, CheckpointError) as error:
+        print(f"lab_queue: {error}", file=sys.stderr)
+        return FAILURE
 
 
 def _chosen(names: Sequence[str]) -> list[AnyJob]:

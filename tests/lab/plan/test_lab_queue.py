@@ -384,6 +384,17 @@ def test_a_damaged_part_is_told(packed_runs, tmp_path: Path, capsys):
     assert list((tmp_path / "new").iterdir()) == []
 
 
+@pytest.mark.parametrize("what", [["--list"], ["--pack", "packed"], []])
+def test_a_damaged_run_is_told(tmp_path: Path, what: list[str], capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "language-damaged"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text('{"task_name": "language"}')
+    (run / "finished.json").write_text("{")
+    assert queue(tmp_path, "--only", "quoted-text", *what) == lab_queue.FAILURE
+    assert re.match("lab_queue: .*finished.json is damaged", capsys.readouterr().err)
+
+
 def test_nothing_to_pack_or_to_unpack_is_told(tmp_path: Path, capsys):
     for option in ("--pack", "--unpack"):
         assert lab_queue.main([option, str(tmp_path), "--root", str(tmp_path)]) == lab_queue.USAGE
