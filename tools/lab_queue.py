@@ -267,7 +267,8 @@ def run(
             job.run(scale=scale, max_seconds=left, say=say, device=device, **options)
         except Interrupted as stop:
             say(str(stop))
-            return CTRL_C if stop.reason == "SIGINT" else code or TRY_AGAIN
+            code = FAILURE if stop.failures else code or TRY_AGAIN
+            return CTRL_C if stop.reason == "SIGINT" else code
         except BusyError as busy:
             say(str(busy))
             code = code or TRY_AGAIN

@@ -186,18 +186,19 @@ class LanguageJob:
             model = f"{config.model.attention}, {config.member}, {config.steps:,} steps"
             left = deadline - time.monotonic()
             if number and left < least_seconds(device):
-                raise Interrupted(f"{model}: left for the next time", "time limit")
+                raise Interrupted(f"{model}: left for the next time", "time limit", failures)
             say(f"language model {number + 1} of {len(trees)}: {model}")
             try:
                 summary = train_language(config, corpus, root=root, device=device, max_seconds=left)
-            except Interrupted:
-                raise
+            except Interrupted as stop:
+                raise Interrupted(f"{model}: {stop}", stop.reason, failures) from stop
             except RunBusyError as error:
                 say(str(error))
                 busy = True
             except Exception as error:  # one model's failure is not the others'
                 traceback.print_exc()
                 failures.append(f"{model}: {type(error).__name__}: {error}")
+                say(failures[-1])
             else:
                 loss = summary["members"][0]["metrics"]["validation/loss"]
                 say(f"finished in {summary['seconds']:.0f} s, validation loss {loss:.4f}")

@@ -19,6 +19,7 @@ from hyla.lab.paper import TABLE_A1
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import read_runs
+from hyla.training import Interrupted
 from hyla.training.language import train_language
 from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunBusyError
@@ -258,7 +259,7 @@ def test_a_language_model_that_fails_or_is_busy_does_not_keep_the_others(
     job = lab_queue.LanguageJob(
         name="t", why="", attentions=("hyla", "softmax", "linear"), learning_rate=0.001
     )
-    errors = {"hyla": RuntimeError("out of luck"), "softmax": RunBusyError("somebody has it")}
+    errors: dict[str, Any] = {"hyla": RuntimeError("out of luck"), "softmax": RunBusyError("somebody has it")}
 
     def train(config, corpus, **options):
         if error := errors.get(config.model.attention):
@@ -274,7 +275,13 @@ def test_a_language_model_that_fails_or_is_busy_does_not_keep_the_others(
     assert "RuntimeError: out of luck" in said
     [finished] = [run for run in read_runs(tmp_path / "runs") if run.summary is not None]
     assert finished.config["model"]["attention"] == "linear"
-    del errors["hyla"]
+    # Nor is it forgotten where the time ends before the others do.
+    errors["linear"] = Interrupted("stopped at step 1", "time limit")
+    shutil.rmtree(finished.path)
+    assert lab_queue.run([job], device="cpu", **options) == lab_queue.FAILURE
+    errors["linear"].reason = "SIGINT"
+    assert lab_queue.run([job], device="cpu", **options) == lab_queue.CTRL_C
+    del errors["hyla"], errors["linear"]
     assert lab_queue.run([job], device="cpu", **options) == lab_queue.TRY_AGAIN
 
 
