@@ -5,8 +5,9 @@
 
 The first command says what is finished and what the rest would take; the second trains, in this
 order, until the time is over, and the same command continues. Exit codes: 0 all is done, 75
-something is left, 1 something failed. It needs torch, numpy, jaxtyping, safetensors, pyyaml and
-rich alone; what is measured on codes needs pandas, and is left out without it.
+something is left, 1 something failed, or only what needs a corpus is left. It needs torch, numpy,
+jaxtyping, safetensors, pyyaml and rich alone; what is measured on codes needs pandas, and is left
+out without it.
 
 (Not called queue.py: Python puts the folder of a script first on its path, and the standard library
 has a module of that name.)
@@ -256,7 +257,7 @@ def run(
     """Run the jobs in order until the time is over; return the exit code."""
     deadline = time.monotonic() + max_seconds
     say = functools.partial(print, flush=True)
-    code = 0
+    code, needs_corpus = 0, False
     for number, job in enumerate(jobs, start=1):
         left = deadline - time.monotonic()
         if number > 1 and left < least_seconds(device):
@@ -274,11 +275,11 @@ def run(
             code = code or TRY_AGAIN
         except CorpusError as error:
             say(f"{job.name} is left out: {error}")
-            code = code or TRY_AGAIN
+            needs_corpus = True
         except UnfinishedError as error:  # the next may still succeed
             say(str(error))
             code = FAILURE
-    return code
+    return code or (FAILURE if needs_corpus else 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

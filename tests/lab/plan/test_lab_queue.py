@@ -244,7 +244,9 @@ def test_language_models_go_on_where_they_stopped(tmp_path: Path, capsys):
 
 def test_without_a_corpus_text_is_left_out_and_the_others_go_on(tmp_path: Path, capsys):
     names = ("--only", "quoted-text", "--only", "tableA1-deep")
-    assert queue(tmp_path, *names) == lab_queue.TRY_AGAIN
+    assert queue(tmp_path, *names, "--max-seconds", "1e-6") == lab_queue.TRY_AGAIN
+    capsys.readouterr()
+    assert queue(tmp_path, *names) == lab_queue.FAILURE
     said = capsys.readouterr().out
     corpus = tmp_path / "runs" / "corpus"
     assert re.search(rf"quoted-text is left out: .*`hyla data prepare {corpus} FILES`", said)
