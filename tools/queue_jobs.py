@@ -24,15 +24,17 @@ from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.registry import load_all
 from hyla.results.conditions import Conditions
 from hyla.results.runs import StoredRun, flat_settings
-from hyla.tasks.language import Corpus
+from hyla.tasks.language import Corpus, CorpusError
 from hyla.training import Interrupted, merge
 from hyla.training.devices import free_memory, resolve_device
 from hyla.training.identity import fingerprint, method_key
 from hyla.training.language import (
     language_config_from_tree,
+    language_run_path,
     load_language_preset,
     train_language,
 )
+from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunBusyError
 
 PAPER = "paper"
@@ -151,8 +153,7 @@ class LanguageJob:
         planned |= {fingerprint(tree) for tree in new}
         steps, tokens = 0, Counter[str]()
         for tree in new:
-            done = max((run.checkpoint_step or 0 for run in runs if trains(run, tree)), default=0)
-            own = tree["steps"] - done
+            own = tree["steps"] - _step_to_continue(tree, root)
             length = tree["model"]["sequence_length"]
             steps += own
             tokens[tree["model"]["attention"]] += own * tree["batch_size"] * length
@@ -207,6 +208,16 @@ class LanguageJob:
             raise UnfinishedError("\n".join(failures))
         if busy:
             raise BusyError("the same command continues what other processes leave")
+
+
+def _step_to_continue(tree: Mapping[str, Any], root: Path) -> int:
+    """Return the step of the run that training would go on with; 0 without its corpus."""
+    try:
+        corpus = Corpus.open(corpus_folder(root))
+        path = language_run_path(language_config_from_tree(tree, corpus), root)
+    except CorpusError:
+        return 0
+    return newest_step(path) or 0
 
 
 def _is_finished(tree: Mapping[str, Any], runs: Sequence[StoredRun]) -> bool:

@@ -1,5 +1,6 @@
 """The queue of what is still to be measured: in order, in slices, and carried elsewhere."""
 
+import dataclasses
 import random
 import re
 import shutil
@@ -20,7 +21,11 @@ from hyla.lab.plan.reproduction import Reproduction
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import read_runs
 from hyla.training import Interrupted
-from hyla.training.language import train_language
+from hyla.training.language import (
+    language_config_from_tree,
+    language_run_path,
+    train_language,
+)
 from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunBusyError
 from hyla.training.run.lock import take_lock
@@ -240,6 +245,23 @@ def test_language_models_go_on_where_they_stopped(tmp_path: Path, capsys):
     assert re.search(r"quoted-text +2 +2 +0 ", capsys.readouterr().out)
     assert queue(tmp_path, *text) == 0
     assert "language model" not in capsys.readouterr().out
+
+
+def test_steps_count_of_the_run_that_would_be_continued_alone(tmp_path: Path):
+    pytest.importorskip("sentencepiece")
+    root = tmp_path / "runs"
+    corpus, job = tiny_corpus(root), job_of("quoted-text")
+    config = language_config_from_tree(job.trees("smoke")[0], corpus)
+    another = dataclasses.replace(config, log_every=7)  # the same model, watched otherwise
+
+    def steps_left() -> int:
+        return job.state(set(), scale="smoke", root=root, out=None).model_steps
+
+    for trained, left in ((another, 60), (config, 60 - 10)):
+        (language_run_path(trained, root) / "checkpoint-000010").mkdir(parents=True)
+        assert steps_left() == left
+    shutil.rmtree(corpus.path)
+    assert steps_left() == 60
 
 
 def test_without_a_corpus_text_is_left_out_and_the_others_go_on(tmp_path: Path, capsys):
