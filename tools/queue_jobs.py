@@ -43,7 +43,10 @@ FIGURE_6 = 1500
 
 
 def least_seconds(device: str) -> float:
-    """Return what is not begun with: nobody looks at the clock while a model is compiled."""
+    """Return the seconds below which nothing new is begun.
+
+    Nobody looks at the clock while a model is compiled.
+    """
     return {"cpu": 20.0, "cuda": 90.0}[resolve_device(device).type]
 
 
@@ -173,9 +176,9 @@ class LanguageJob:
         What is trained is collected where it is read: by `hyla reproduce fig6`.
         """
         deadline = time.monotonic() + max_seconds
-        lab_of_runs = Reproduction(names=["fig6"], scale=scale, **options)
-        lab_of_runs.check_source()
-        root, device = lab_of_runs.root, lab_of_runs.device
+        launch = Reproduction(names=["fig6"], scale=scale, **options)
+        launch.check_source()
+        root, device = launch.root, launch.device
         runs = language_runs(root)
         trees = [tree for tree in self.trees(scale) if not _is_finished(tree, runs)]
         if not trees:
