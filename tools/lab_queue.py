@@ -39,7 +39,7 @@ _DENSE, _EXPERTS = {"model.feed_forward": ["gelu"]}, {"model.feed_forward": ["mo
 _QUOTED = ("scale", "tableA1", "fig5f", "codeswap")
 _TEXT = "hyla_residual_minus_rmshead_plus_softmax.rms4"  # what is level with softmax on text
 # What results/lab/paper-tf32 has from a clean commit is left out. On SRAVEN twelve models at a
-# time: an H200 trains them within the 470 seconds of a command.
+# time: what an H200 trains in 470 seconds.
 JOBS = (
     Job(
         name="quoted-sraven-explorer",
