@@ -140,7 +140,8 @@ def train(runs: Sequence[Run], *, root: Path, device: str, max_seconds: float) -
         if number and left < least_seconds(device):
             print(f"{run.attention}, {run.way}, and what comes after it is left for the next time")
             return TRY_AGAIN
-        print(f"{number + 1} of {len(unfinished)}: {run.attention}, {run.way}, seed {run.seed}", flush=True)
+        place = f"{number + 1} of {len(unfinished)}"
+        print(f"{place}: {run.attention}, {run.way}, seed {run.seed}", flush=True)
         source = run.source(root)
         try:
             train_language(

@@ -283,7 +283,10 @@ def test_a_language_model_that_fails_or_is_busy_does_not_keep_the_others(
     job = lab_queue.LanguageJob(
         name="t", why="", attentions=("hyla", "softmax", "linear"), learning_rate=0.001
     )
-    errors: dict[str, Any] = {"hyla": RuntimeError("out of luck"), "softmax": RunBusyError("somebody has it")}
+    errors: dict[str, Any] = {
+        "hyla": RuntimeError("out of luck"),
+        "softmax": RunBusyError("somebody has it"),
+    }
 
     def train(config, corpus, **options):
         if error := errors.get(config.model.attention):
