@@ -14,7 +14,6 @@ The size is that of Figure 6 unless --set says otherwise, for instance to try it
 """
 
 import argparse
-import csv
 import json
 import math
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 from hyla import RECOMMENDED
 from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.commands.shared.output import Screen, table
+from hyla.lab.estimate import language_seconds
 from hyla.results.origins import measured_with
 from hyla.tasks.language import Corpus
 from hyla.training import SCALES, Interrupted, merge
@@ -42,13 +42,11 @@ from hyla.training.language import (
 from hyla.training.language.config import setting_branch
 from hyla.training.run.errors import CheckpointError, RunDirectoryError
 from hyla.training.run.reading import read_finished
+from queue_jobs import least_seconds
 
 ATTENTIONS = (RECOMMENDED, "hyla_residual_minus_rmshead_plus_softmax.rms4")
 """What to end with: what we recommend, and what is level with softmax on text."""
 SOFTMAX = "softmax"
-_MEASURED = Path(__file__).parent.parent / "results" / "lab" / "paper" / "fig6.csv"
-_LEAST_SECONDS = 20.0
-"""Less is not begun with: compiling a model alone takes longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,14 +134,14 @@ def runs_of(plan: Plan, seed: int) -> Iterator[Run]:
 def train(runs: Sequence[Run], *, root: Path, device: str, max_seconds: float) -> int:
     """Train the runs in order until the time is over; return the exit code."""
     deadline = time.monotonic() + max_seconds
-    for number, run in enumerate(runs, start=1):
-        if run.finished(root) is not None:
-            continue
+    unfinished = [run for run in runs if run.finished(root) is None]
+    for number, run in enumerate(unfinished):
         left = deadline - time.monotonic()
-        if left < _LEAST_SECONDS:
+        if number and left < least_seconds(device):
             print(f"{run.attention}, {run.way}, and what comes after it is left for the next time")
             return TRY_AGAIN
-        print(f"{number} of {len(runs)}: {run.attention}, {run.way}, seed {run.seed}", flush=True)
+        place = f"{number + 1} of {len(unfinished)}"
+        print(f"{place}: {run.attention}, {run.way}, seed {run.seed}", flush=True)
         source = run.source(root)
         try:
             train_language(
@@ -185,7 +183,6 @@ def rows_of(runs: Sequence[Run], root: Path) -> list[dict[str, Any]]:
 
 
 def _show(runs: Sequence[Run], root: Path) -> None:
-    speeds = _speeds()
     shown = table(
         "Validation loss, and the minutes of an H200 that the rest takes at the size of Figure 6",
         *("attention", "way", "seed", "steps", "loss", "minutes"),
@@ -195,7 +192,8 @@ def _show(runs: Sequence[Run], root: Path) -> None:
     losses = {(r["attention"], r["way"], r["seed"]): r["loss"] for r in rows_of(runs, root)}
     for run in runs:
         loss = losses.get((run.attention, run.way, run.seed))
-        left = 0.0 if loss is not None else run.steps * _tokens(run) / _speed(run, speeds)
+        tokens = run.steps * _tokens(run)
+        left = 0.0 if loss is not None else language_seconds({run.attention: tokens})
         together += left
         name = (run.attention, run.way, str(run.seed), str(run.steps))
         shown.add_row(*name, "" if loss is None else f"{loss:.3f}", f"{left / 60:.1f}")
@@ -207,17 +205,6 @@ def _tokens(run: Run) -> int:
     """Return the tokens of a step."""
     config = (run.base or run).config(None)
     return config.batch_size * config.model.sequence_length
-
-
-def _speeds() -> dict[str, float]:
-    """Return tokens a second of each attention at the size of Figure 6, as they were measured."""
-    with _MEASURED.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["seconds"]]  # else it shared its GPU
-    return {row["attention"]: float(row["tokens"]) / float(row["seconds"]) for row in rows}
-
-
-def _speed(run: Run, speeds: Mapping[str, float]) -> float:
-    return speeds.get(run.attention) or speeds[run.attention.split(".")[0]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

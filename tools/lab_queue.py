@@ -5,8 +5,9 @@
 
 The first command says what is finished and what the rest would take; the second trains, in this
 order, until the time is over, and the same command continues. Exit codes: 0 all is done, 75
-something is left, 1 something failed. It needs torch, numpy, jaxtyping, safetensors, pyyaml and
-rich alone; what is measured on codes needs pandas, and is left out without it.
+something is left, 1 something failed, or only what needs a corpus is left. It needs torch, numpy,
+jaxtyping, safetensors, pyyaml and rich alone; what is measured on codes needs pandas, and is left
+out without it.
 
 (Not called queue.py: Python puts the folder of a script first on its path, and the standard library
 has a module of that name.)
@@ -27,6 +28,7 @@ from hyla.commands.shared.exits import CTRL_C, FAILURE, TRY_AGAIN, USAGE
 from hyla.commands.shared.output import Screen, table
 from hyla.tasks.language import CorpusError
 from hyla.training import SCALES, Interrupted
+from hyla.training.run.errors import CheckpointError, RunDirectoryError
 from packing import PART_BYTES, pack, unpack
 from queue_jobs import PAPER, Job, LanguageJob, State, least_seconds
 
@@ -37,7 +39,7 @@ _DENSE, _EXPERTS = {"model.feed_forward": ["gelu"]}, {"model.feed_forward": ["mo
 _QUOTED = ("scale", "tableA1", "fig5f", "codeswap")
 _TEXT = "hyla_residual_minus_rmshead_plus_softmax.rms4"  # what is level with softmax on text
 # What results/lab/paper-tf32 has from a clean commit is left out. On SRAVEN twelve models at a
-# time: an H200 trains them within the 470 seconds of a command.
+# time: what an H200 trains in 470 seconds.
 JOBS = (
     Job(
         name="quoted-sraven-explorer",
@@ -255,7 +257,7 @@ def run(
     """Run the jobs in order until the time is over; return the exit code."""
     deadline = time.monotonic() + max_seconds
     say = functools.partial(print, flush=True)
-    code = 0
+    code, needs_corpus = 0, False
     for number, job in enumerate(jobs, start=1):
         left = deadline - time.monotonic()
         if number > 1 and left < least_seconds(device):
@@ -266,17 +268,18 @@ def run(
             job.run(scale=scale, max_seconds=left, say=say, device=device, **options)
         except Interrupted as stop:
             say(str(stop))
-            return CTRL_C if stop.reason == "SIGINT" else code or TRY_AGAIN
+            code = FAILURE if stop.failures else code or TRY_AGAIN
+            return CTRL_C if stop.reason == "SIGINT" else code
         except BusyError as busy:
             say(str(busy))
             code = code or TRY_AGAIN
         except CorpusError as error:
             say(f"{job.name} is left out: {error}")
-            code = code or TRY_AGAIN
+            needs_corpus = True
         except UnfinishedError as error:  # the next may still succeed
             say(str(error))
             code = FAILURE
-    return code
+    return code or (FAILURE if needs_corpus else 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -289,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if asked.unpack is not None:
             taken = unpack(asked.unpack, asked.root)
-            print(f"{len(taken)} runs put under {asked.root}; others there were as far already")
+            print(f"{len(taken)} runs put under {asked.root}; others stay as they are there")
             return 0
         jobs = _chosen(asked.only)
         if asked.list:
@@ -308,6 +311,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"lab_queue: {error}", file=sys.stderr)
         return USAGE
+    except (RunDirectoryError, CheckpointError) as error:
+        print(f"lab_queue: {error}", file=sys.stderr)
+        return FAILURE
 
 
 def _chosen(names: Sequence[str]) -> list[AnyJob]:

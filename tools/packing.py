@@ -5,10 +5,12 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from hyla.training.run.checkpoints.base import newest_step, step_of
+from hyla.training.run.errors import RunBusyError
+from hyla.training.run.lock import take_lock
 from hyla.training.run.reading import read_finished
 
 PART_BYTES = 15_000_000
@@ -40,20 +42,27 @@ def pack(root: Path, folder: Path, part_bytes: int = PART_BYTES) -> list[Path]:
 
 
 def _files_to_carry(run: Path) -> list[Path]:
-    """Return what is worth carrying; checkpoints that are folders, of language models, are not."""
+    """Return what is worth carrying.
+
+    Checkpoints that are folders, of language models, are not, nor is what was set aside, or was
+    being written when a process was killed.
+    """
     newest = newest_step(run)
-    return sorted(
-        path
-        for path in run.iterdir()
-        if path.is_file() and path.name != "lock" and step_of(path) in (None, newest)
-    )
+
+    def wanted(path: Path) -> bool:
+        if path.name.startswith("checkpoint-"):
+            return step_of(path) is not None and step_of(path) == newest
+        return path.name != "lock" and not path.name.startswith(".")
+
+    return sorted(path for path in run.iterdir() if path.is_file() and wanted(path))
 
 
-def unpack(folder: Path, root: Path) -> list[str]:
+def unpack(folder: Path, root: Path, say: Callable[[str], None] = print) -> list[str]:
     """Put packed run directories under `root`; return the names of those that were put there.
 
-    One that is there already and as far, or further, stays. Raises a ValueError where parts are
-    missing or damaged, with the runs put there that came whole.
+    One that is there already and as far, or further, stays, and so does one that is being trained,
+    which is said. Raises a ValueError where parts are missing or damaged, with the runs put there
+    that came whole.
     """
     parts = [part for place, part in enumerate(_parts(folder)) if _number(part) == place]
     if not parts:
@@ -61,7 +70,7 @@ def unpack(folder: Path, root: Path) -> list[str]:
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".unpacking-") as aside:
         came, error = _extract(parts, Path(aside))
-        taken = [run.name for run in came if _take(run, root / run.name)]
+        taken = [run.name for run in came if _take(run, root / run.name, say)]
     if error is not None:
         raise ValueError(
             f"{folder} does not hold all of what was packed, or it is damaged: {error}. "
@@ -93,12 +102,20 @@ def _extract(parts: Sequence[Path], aside: Path) -> tuple[list[Path], Exception 
     return list(came), None
 
 
-def _take(run: Path, place: Path) -> bool:
-    """Move a run to its place, unless one that is as far is there; return whether it was."""
-    if place.exists() and _progress(place) >= _progress(run):
+def _take(run: Path, place: Path, say: Callable[[str], None]) -> bool:
+    """Move a run to its place, unless one that stays is there; return whether it was moved."""
+    if not place.exists():
+        run.rename(place)
+        return True
+    try:
+        with take_lock(place / "lock"):
+            if _progress(place) >= _progress(run):
+                return False
+            place.rename(run.with_name(f".replaced-{run.name}"))  # beside it, to be deleted
+            run.rename(place)
+    except RunBusyError as error:
+        say(str(error))
         return False
-    shutil.rmtree(place, ignore_errors=True)
-    run.rename(place)
     return True
 
 

@@ -24,15 +24,17 @@ from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.registry import load_all
 from hyla.results.conditions import Conditions
 from hyla.results.runs import StoredRun, flat_settings
-from hyla.tasks.language import Corpus
+from hyla.tasks.language import Corpus, CorpusError
 from hyla.training import Interrupted, merge
 from hyla.training.devices import free_memory, resolve_device
 from hyla.training.identity import fingerprint, method_key
 from hyla.training.language import (
     language_config_from_tree,
+    language_run_path,
     load_language_preset,
     train_language,
 )
+from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunBusyError
 
 PAPER = "paper"
@@ -41,7 +43,10 @@ FIGURE_6 = 1500
 
 
 def least_seconds(device: str) -> float:
-    """Return what is not begun with: nobody looks at the clock while a model is compiled."""
+    """Return the seconds below which nothing new is begun.
+
+    Nobody looks at the clock while a model is compiled.
+    """
     return {"cpu": 20.0, "cuda": 90.0}[resolve_device(device).type]
 
 
@@ -151,8 +156,7 @@ class LanguageJob:
         planned |= {fingerprint(tree) for tree in new}
         steps, tokens = 0, Counter[str]()
         for tree in new:
-            done = max((run.checkpoint_step or 0 for run in runs if trains(run, tree)), default=0)
-            own = tree["steps"] - done
+            own = tree["steps"] - _step_to_continue(tree, root)
             length = tree["model"]["sequence_length"]
             steps += own
             tokens[tree["model"]["attention"]] += own * tree["batch_size"] * length
@@ -172,9 +176,9 @@ class LanguageJob:
         What is trained is collected where it is read: by `hyla reproduce fig6`.
         """
         deadline = time.monotonic() + max_seconds
-        lab_of_runs = Reproduction(names=["fig6"], scale=scale, **options)
-        lab_of_runs.check_source()
-        root, device = lab_of_runs.root, lab_of_runs.device
+        launch = Reproduction(names=["fig6"], scale=scale, **options)
+        launch.check_source()
+        root, device = launch.root, launch.device
         runs = language_runs(root)
         trees = [tree for tree in self.trees(scale) if not _is_finished(tree, runs)]
         if not trees:
@@ -186,18 +190,19 @@ class LanguageJob:
             model = f"{config.model.attention}, {config.member}, {config.steps:,} steps"
             left = deadline - time.monotonic()
             if number and left < least_seconds(device):
-                raise Interrupted(f"{model}: left for the next time", "time limit")
+                raise Interrupted(f"{model}: left for the next time", "time limit", failures)
             say(f"language model {number + 1} of {len(trees)}: {model}")
             try:
                 summary = train_language(config, corpus, root=root, device=device, max_seconds=left)
-            except Interrupted:
-                raise
+            except Interrupted as stop:
+                raise Interrupted(f"{model}: {stop}", stop.reason, failures) from stop
             except RunBusyError as error:
                 say(str(error))
                 busy = True
             except Exception as error:  # one model's failure is not the others'
                 traceback.print_exc()
                 failures.append(f"{model}: {type(error).__name__}: {error}")
+                say(failures[-1])
             else:
                 loss = summary["members"][0]["metrics"]["validation/loss"]
                 say(f"finished in {summary['seconds']:.0f} s, validation loss {loss:.4f}")
@@ -206,6 +211,16 @@ class LanguageJob:
             raise UnfinishedError("\n".join(failures))
         if busy:
             raise BusyError("the same command continues what other processes leave")
+
+
+def _step_to_continue(tree: Mapping[str, Any], root: Path) -> int:
+    """Return the step of the run that training would go on with; 0 without its corpus."""
+    try:
+        corpus = Corpus.open(corpus_folder(root))
+        path = language_run_path(language_config_from_tree(tree, corpus), root)
+    except CorpusError:
+        return 0
+    return newest_step(path) or 0
 
 
 def _is_finished(tree: Mapping[str, Any], runs: Sequence[StoredRun]) -> bool:

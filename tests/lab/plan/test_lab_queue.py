@@ -1,5 +1,6 @@
 """The queue of what is still to be measured: in order, in slices, and carried elsewhere."""
 
+import dataclasses
 import random
 import re
 import shutil
@@ -19,8 +20,15 @@ from hyla.lab.paper import TABLE_A1
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.results.csv_table import read_csv
 from hyla.results.runs import read_runs
-from hyla.training.language import train_language
+from hyla.training import Interrupted
+from hyla.training.language import (
+    language_config_from_tree,
+    language_run_path,
+    train_language,
+)
+from hyla.training.run.checkpoints.base import newest_step
 from hyla.training.run.errors import RunBusyError
+from hyla.training.run.lock import take_lock
 from tiny_text import tiny_corpus
 
 TOOLS = Path(__file__).parents[3] / "tools"
@@ -239,9 +247,28 @@ def test_language_models_go_on_where_they_stopped(tmp_path: Path, capsys):
     assert "language model" not in capsys.readouterr().out
 
 
+def test_steps_count_of_the_run_that_would_be_continued_alone(tmp_path: Path):
+    pytest.importorskip("sentencepiece")
+    root = tmp_path / "runs"
+    corpus, job = tiny_corpus(root), job_of("quoted-text")
+    config = language_config_from_tree(job.trees("smoke")[0], corpus)
+    another = dataclasses.replace(config, log_every=7)  # the same model, watched otherwise
+
+    def steps_left() -> int:
+        return job.state(set(), scale="smoke", root=root, out=None).model_steps
+
+    for trained, left in ((another, 60), (config, 60 - 10)):
+        (language_run_path(trained, root) / "checkpoint-000010").mkdir(parents=True)
+        assert steps_left() == left
+    shutil.rmtree(corpus.path)
+    assert steps_left() == 60
+
+
 def test_without_a_corpus_text_is_left_out_and_the_others_go_on(tmp_path: Path, capsys):
     names = ("--only", "quoted-text", "--only", "tableA1-deep")
-    assert queue(tmp_path, *names) == lab_queue.TRY_AGAIN
+    assert queue(tmp_path, *names, "--max-seconds", "1e-6") == lab_queue.TRY_AGAIN
+    capsys.readouterr()
+    assert queue(tmp_path, *names) == lab_queue.FAILURE
     said = capsys.readouterr().out
     corpus = tmp_path / "runs" / "corpus"
     assert re.search(rf"quoted-text is left out: .*`hyla data prepare {corpus} FILES`", said)
@@ -256,7 +283,10 @@ def test_a_language_model_that_fails_or_is_busy_does_not_keep_the_others(
     job = lab_queue.LanguageJob(
         name="t", why="", attentions=("hyla", "softmax", "linear"), learning_rate=0.001
     )
-    errors = {"hyla": RuntimeError("out of luck"), "softmax": RunBusyError("somebody has it")}
+    errors: dict[str, Any] = {
+        "hyla": RuntimeError("out of luck"),
+        "softmax": RunBusyError("somebody has it"),
+    }
 
     def train(config, corpus, **options):
         if error := errors.get(config.model.attention):
@@ -272,7 +302,13 @@ def test_a_language_model_that_fails_or_is_busy_does_not_keep_the_others(
     assert "RuntimeError: out of luck" in said
     [finished] = [run for run in read_runs(tmp_path / "runs") if run.summary is not None]
     assert finished.config["model"]["attention"] == "linear"
-    del errors["hyla"]
+    # Nor is it forgotten where the time ends before the others do.
+    errors["linear"] = Interrupted("stopped at step 1", "time limit")
+    shutil.rmtree(finished.path)
+    assert lab_queue.run([job], device="cpu", **options) == lab_queue.FAILURE
+    errors["linear"].reason = "SIGINT"
+    assert lab_queue.run([job], device="cpu", **options) == lab_queue.CTRL_C
+    del errors["hyla"], errors["linear"]
     assert lab_queue.run([job], device="cpu", **options) == lab_queue.TRY_AGAIN
 
 
@@ -318,7 +354,10 @@ def test_runs_are_packed_in_parts_and_come_back(tmp_path: Path, capsys):
 def packed_runs(tmp_path: Path) -> list[Path]:
     """Pack an unfinished run with two checkpoints and a finished one, each of many parts."""
     for name, files in {
-        "a-young-run": ["checkpoint-000010.safetensors", "checkpoint-000020.safetensors"],
+        "a-young-run": [
+            *("checkpoint-000010.safetensors", "checkpoint-000020.safetensors"),
+            *(".checkpoint-000030.safetensors.tmp-0", "checkpoint-000040.safetensors.set-aside-1"),
+        ],
         "the-finished-run": ["checkpoint-000030.safetensors", "finished.json"],
     }.items():
         run = tmp_path / "runs" / name
@@ -340,6 +379,19 @@ def test_finished_runs_are_packed_first_and_the_newest_checkpoint_alone(packed_r
     ]
     names = {path.name for path in (tmp_path / "new" / "a-young-run").iterdir()}
     assert names == {"config.json", "checkpoint-000020.safetensors"}
+
+
+def test_what_is_being_trained_is_not_replaced(packed_runs, tmp_path: Path, capsys):
+    young = tmp_path / "new" / "a-young-run"
+    young.mkdir(parents=True)
+    (young / "checkpoint-000010.safetensors").write_bytes(b"")
+    with take_lock(young / "lock"):
+        assert packing.unpack(tmp_path / "packed", young.parent) == ["the-finished-run"]
+    assert f"{young} is being trained by process" in capsys.readouterr().out
+    assert newest_step(young) == 10
+    assert packing.unpack(tmp_path / "packed", young.parent) == ["a-young-run"]
+    assert {path.name for path in young.parent.iterdir()} == {"a-young-run", "the-finished-run"}
+    assert newest_step(young) == 20
 
 
 @pytest.mark.parametrize(
@@ -364,6 +416,17 @@ def test_a_damaged_part_is_told(packed_runs, tmp_path: Path, capsys):
     assert lab_queue.main(folders) == lab_queue.USAGE
     assert "or it is damaged" in capsys.readouterr().err
     assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize("what", [["--list"], ["--pack", "packed"], []])
+def test_a_damaged_run_is_told(tmp_path: Path, what: list[str], capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "language-damaged"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text('{"task_name": "language"}')
+    (run / "finished.json").write_text("{")
+    assert queue(tmp_path, "--only", "quoted-text", *what) == lab_queue.FAILURE
+    assert re.match("lab_queue: .*finished.json is damaged", capsys.readouterr().err)
 
 
 def test_nothing_to_pack_or_to_unpack_is_told(tmp_path: Path, capsys):

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from hyla import lab
 from hyla.lab.companies import companies
 from hyla.lab.methods import expand
+from hyla.lab.plan import workers
 from hyla.lab.plan.reproduction import Reproduction
 from hyla.lab.plan.shares import Share, plan
 from hyla.lab.plan.workers import train_shares
@@ -141,6 +142,30 @@ def test_what_cannot_train_as_one_trains_one_after_the_other(tmp_path: Path, cap
     [failure] = outcome.failures
     assert first.path.name in failure
     assert [run.summary is not None for run in read_runs(tmp_path)] == [True, True]
+
+
+def test_what_failed_before_a_stop_is_told(tmp_path: Path, capfd, monkeypatch):
+    first, second, _ = _shares(tmp_path)
+
+    def complete(share: Share, **options) -> str:
+        if share is first:
+            raise RuntimeError("out of luck")
+        raise Interrupted("stopped", "time limit")
+
+    monkeypatch.setattr(workers, "complete", complete)
+    lines: list[str] = []
+    with pytest.raises(Interrupted) as stop:
+        train_shares(
+            [[first], [second]],
+            root=tmp_path,
+            device="cpu",
+            workers=1,
+            max_seconds=math.inf,
+            say=lines.append,
+        )
+    [failure] = stop.value.failures
+    assert failure.endswith("RuntimeError: out of luck")
+    assert failure in lines
 
 
 def test_a_company_that_was_stopped_goes_on_as_one(tmp_path: Path):

@@ -123,6 +123,7 @@ def train_shares(
             f"stopped ({stop.reason}) with {len(waiting) + len(crew)} of {len(shares)} populations "
             "unfinished; the same command continues them",
             stop.reason,
+            outcome.failures,
         )
     return outcome
 
@@ -147,7 +148,7 @@ def _train_here(
             for share in company:
                 _complete_here(share, device, deadline, outcome, say)
         except Interrupted as stop:
-            raise Interrupted(f"{place}: {stop}", stop.reason) from stop
+            raise Interrupted(f"{place}: {stop}", stop.reason, outcome.failures) from stop
     return outcome
 
 
@@ -194,6 +195,7 @@ def _complete_here(
     except Exception as error:
         traceback.print_exc()
         outcome.failures.append(_failure(share, _in_a_line(error)))
+        say(outcome.failures[-1])
 
 
 def _left_to_another(error: RunBusyError) -> str:

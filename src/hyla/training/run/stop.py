@@ -8,6 +8,7 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from types import FrameType
 
 # SIGTERM: a scheduler or `kill`. SIGINT: Ctrl-C. SIGUSR1: Slurm's --signal ahead of a time limit.
@@ -26,10 +27,12 @@ class Stopped(Exception):  # noqa: N818 - it is not an error
 class Interrupted(Exception):  # noqa: N818 - it is not an error
     """The run was asked to stop, has saved a checkpoint, and can be continued."""
 
-    def __init__(self, message: str, reason: str | None):
+    def __init__(self, message: str, reason: str | None, failures: Sequence[str] = ()):
         super().__init__(message)
         self.reason = reason
         """As `StopRequest.reason`: which signal, or "time limit"."""
+        self.failures = failures
+        """A line for each of several runs that had failed before."""
 
 
 class StopRequest:
