@@ -220,10 +220,11 @@ def states(jobs: Sequence[AnyJob], *, scale: str, root: Path, out: Path | None) 
     return [job.state(planned, scale=scale, root=root, out=out) for job in jobs]
 
 
-def _show(jobs: Sequence[AnyJob], found: Sequence[State]) -> None:
+def _show(jobs: Sequence[AnyJob], found: Sequence[State], root: Path) -> None:
     numeric = ("models", "finished", "model-steps", "M tokens", "minutes")
     shown = table(
-        "Left to be trained, and the estimated minutes of an H200, one job after the other",
+        f"Left to be trained under {root}, and the estimated minutes of an H200; what was trained "
+        "elsewhere before is in results/lab",
         *("job", *numeric, "what for"),
         numeric=numeric,
     )
@@ -296,7 +297,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         jobs = _chosen(asked.only)
         if asked.list:
-            _show(jobs, states(jobs, scale=asked.scale, root=asked.root, out=asked.out))
+            _show(
+                jobs,
+                states(jobs, scale=asked.scale, root=asked.root, out=asked.out),
+                asked.root,
+            )
             return 0
         return run(
             jobs,

@@ -82,7 +82,8 @@ class _Watch:
         self._steps: dict[str, int] = dict.fromkeys(METHODS, 0)
         self._compared: RenderableType = (
             f"Training {', '.join(METHODS)}, {len(SEEDS)} seeds each, in turns; recommended is "
-            f'"{RECOMMENDED}". The first comparison comes within a minute.'
+            f'"{RECOMMENDED}". The first comparison comes within a minute; softmax learns faster, '
+            "and is ahead for the first third."
         )
         self._told = time.monotonic()
         self._bar = Progress(*BAR_WITH_ESTIMATE, console=self._screen)

@@ -51,8 +51,11 @@ def export(
             raise ValueError(f"hyla export takes one run, got {len(run)}: export them one by one")
         name = run[0].resolve().name + SUFFIXES[format]  # names have points inside
         path = Path(name) if out is None else out
-        if path.suffix != SUFFIXES[format] and path.suffix in SUFFIXES.values():
-            raise ValueError(f"{path.name} would hold a program of --format {format}: name it so")
+        if path.suffix != SUFFIXES[format]:
+            raise ValueError(
+                f"--out {path}: a program of --format {format} ends in {SUFFIXES[format]}, and is "
+                "not loaded otherwise"
+            )
         check_writable(out=path.parent)
     trained = load_run(run[0])
     model = trained.model(member)

@@ -184,7 +184,7 @@ def verdict(results: Sequence[MethodResult]) -> str:
         )
     return (
         f"{OURS} is ahead on unseen combinations: {numbers}, on average; {seeds}. These are small "
-        "models and few seeds: docs/results.md has the paper's size."
+        "models, shortly trained: docs/results.md has the paper's size, where the lead is larger."
     )
 
 

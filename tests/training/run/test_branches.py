@@ -46,7 +46,7 @@ def test_the_line_says_where_how_much_and_what_to_do():
         "the attention branch of block 1 is 38.7 where the stream is 0.32 (121 times) and drowns "
         "it: attention hyla.expected2 keeps it small (see docs/findings.md)"
     )
-    assert "attention linear.expected2" in str(warning(DROWNED, attention="linear"))
+    assert "trains all the same" in str(warning(DROWNED, attention="linear"))
     assert warning(SOUND, attention="softmax") is None
 
 

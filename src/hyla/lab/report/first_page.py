@@ -56,9 +56,9 @@ HEADLINES = (
         *("sraven", "SRAVEN: OOD accuracy", _BETTER, "softmax", "linear"),
     ),
     Headline(
-        words="SRAVEN: with its output scaled HYLA generalises better than softmax attention",
-        experiment="cross",
-        claim="HYLA as recommended is ahead of softmax attention at 20 M",
+        words="SRAVEN: with its output scaled HYLA generalises better than softmax and linear",
+        experiment="scale",
+        claim="SRAVEN: HYLA as recommended generalises better than softmax and linear attention.",
         printed="not asked",
     ),
     Headline(

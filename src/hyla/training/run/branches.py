@@ -55,6 +55,8 @@ def warning(blocks: Sequence[BranchScales], *, attention: str) -> str | None:
 
 def _cure(attention: str) -> str:
     spec, advised = resolve_spec(attention), resolve_spec(RECOMMENDED)
+    if (spec.normalisation, spec.value) == ("none", "linear"):
+        return "linear attention trains all the same (see docs/findings.md)"
     try:
         cured = replace(spec, output=advised.output, gain=advised.gain)
     except ValueError:  # of a normalisation of one's own nobody knows what to expect

@@ -136,8 +136,15 @@ def _claims(results: Results) -> list[Claim]:
     for task, known in TASKS.items():
         ood = {
             name: results.ood(task_name=task, model__attention=name)
-            for name in (*_MENDED, "hyla", "softmax", "softmax.rms4")
+            for name in (*_MENDED, "hyla", "softmax", "softmax.rms4", "linear")
         }
+        # What the paper claims of HYLA, of the one to take.
+        found += ahead(
+            f"{known.title}: HYLA as recommended generalises better than softmax and linear "
+            "attention.",
+            ("HYLA", ood[RECOMMENDED]),
+            {label_of(rival): ood[rival] for rival in ("softmax", "linear")},
+        )
         for name in _MENDED:
             for rival in ("softmax", "softmax.rms4", "hyla"):
                 found += ahead(
