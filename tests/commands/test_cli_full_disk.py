@@ -6,6 +6,7 @@ import pytest
 
 from hyla.cli import main
 from hyla.commands.shared.exits import FAILURE
+from hyla.integrations.export import SUFFIXES
 from hyla.lab import demo
 
 GRID = """
@@ -42,6 +43,7 @@ def small_run(root: Path) -> str:
 
 def test_demo(tiny_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(demo, "SCALE", "smoke")
+    monkeypatch.setattr(demo, "CHANGES", {})
     fill(tiny_disk)
     assert_told(
         ["demo", "--root", str(tmp_path / "runs"), "--out", str(tiny_disk)], tiny_disk, capsys
@@ -79,7 +81,7 @@ def test_export(tiny_disk: Path, tmp_path: Path, format: str, capsys):
         pytest.importorskip("onnxruntime")
     run = small_run(tmp_path)
     fill(tiny_disk)
-    options = ["--format", format, "--out", str(tiny_disk / "program")]
+    options = ["--format", format, "--out", str(tiny_disk / f"program{SUFFIXES[format]}")]
     assert_told(["export", run, *options], tiny_disk, capsys)
     assert [path.name for path in tiny_disk.iterdir()] == ["filler"]
 
