@@ -8,10 +8,22 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Parameter, UnknownOptionError, UnusedCliTokensError
+from cyclopts import (
+    App,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from hyla import __version__, _plugins
-from hyla.commands.shared.parsing import check_whole_numbers, unknown_option, unused_words
+from hyla.commands.shared.parsing import (
+    check_whole_numbers,
+    missing,
+    unknown_option,
+    unused_words,
+)
 
 _USAGE_ERROR = 2
 _CTRL_C = 130
@@ -64,6 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message, code = unknown_option(error), _USAGE_ERROR
     except UnusedCliTokensError as error:
         message, code = unused_words(error), _USAGE_ERROR
+    except MissingArgumentError as error:
+        message, code = missing(error), _USAGE_ERROR
     except CycloptsError as error:
         message, code = str(error), _USAGE_ERROR
     except KeyboardInterrupt:  # where nothing had to be saved first, such as while importing
@@ -89,7 +103,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         option, equals, value = word.partition("=")
         if option == "--plugin":
             last = value if equals else next(words, "")
-            if not last:
+            if not last or last.startswith("-"):
                 raise CycloptsError("--plugin needs a file, as in --plugin mytask.py")
             plugins.append(last)
             continue
@@ -108,7 +122,7 @@ def _app(asked_for: str) -> App:
         help=_INTRO,
         version=__version__,
         # `--lr 1e-3 3e-4` instead of `--lr 1e-3 --lr 3e-4`; an empty list is never meant.
-        default_parameter=Parameter(consume_multiple=True, negative_iterable=()),
+        default_parameter=Parameter(consume_multiple=1, negative_iterable=()),
         config=check_whole_numbers,
         exit_on_error=False,
         print_error=False,

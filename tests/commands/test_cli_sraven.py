@@ -182,6 +182,9 @@ def test_audit_as_table_and_as_json(capsys):
         ),
         (["variants", "longest"], "did you mean 'longer'?"),
         (["audit", "--instances", "0"], "instances must be at least 1"),
+        (["predict"], "hyla sraven predict needs WHO: A run directory; solver or chance; or a"),
+        (["predict", "solver", "--varant", "paper"], "did you mean '--variant'?"),
+        (["predict", "solver", "--variant", "paper"], "needs --out: File to write; see hyla"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

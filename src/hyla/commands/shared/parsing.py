@@ -6,9 +6,11 @@ from typing import Any
 
 from cyclopts import (
     App,
+    Argument,
     ArgumentCollection,
     CoercionError,
     CycloptsError,
+    MissingArgumentError,
     UnknownOptionError,
     UnusedCliTokensError,
 )
@@ -73,5 +75,38 @@ def unused_words(error: UnusedCliTokensError) -> str:
     return f"{words[0]!r} has no meaning here{meant or _see_help(error)}"
 
 
+def missing(error: MissingArgumentError) -> str:
+    """Say which argument or value is missing, and what the help says to write for it."""
+    argument = error.argument
+    assert argument is not None
+    if error.keyword is not None:
+        return f"{error.keyword} needs {_kind_of(argument)}: {_help_on(argument, error)}"
+    for word in error.unused_tokens or ():  # it may have been given, misspelt
+        option = word.partition("=")[0]
+        if option.startswith("-") and (meant := nearest(option, argument.names)):
+            return f"there is no option {option}{meant}"
+    return f"{_command(error)} needs {argument.name}: {_help_on(argument, error)}"
+
+
+def _kind_of(argument: Argument) -> str:
+    kinds = set(_kinds(argument.hint))
+    return "a number" if float in kinds else "a whole number" if int in kinds else "a value"
+
+
+def _help_on(argument: Argument, error: CycloptsError) -> str:
+    """Return an argument's choices, or what the help says of it."""
+    assert error.app is not None
+    # Once more: parsing a command line leaves docstrings unread.
+    explained = error.app.assemble_argument_collection(parse_docstring=True)
+    [text] = [each.parameter.help or "" for each in explained if each.name == argument.name]
+    if choices := argument.get_choices():
+        text = f"one of {', '.join(choices)}"
+    return " ".join(text.split()).rstrip(".") + _see_help(error)
+
+
 def _see_help(error: CycloptsError) -> str:
-    return f"; see {' '.join(['hyla', *(error.command_chain or ())])} --help"
+    return f"; see {_command(error)} --help"
+
+
+def _command(error: CycloptsError) -> str:
+    return " ".join(["hyla", *(error.command_chain or ())])
