@@ -61,6 +61,13 @@ def test_verdict_gives_its_numbers():
     assert "0.700 against 0.400 of softmax attention" in verdict(results)
 
 
+def test_the_picture_says_what_its_lines_bars_and_whiskers_are():
+    results = [_result(method, 0.8, 0.6, 0.4) for method in demo.METHODS]
+    [[curves, scores]] = demo.figure_of(results).panels
+    assert "lines: mean of 3 seeds" in curves.title
+    assert "bars: mean of 3 seeds, whiskers: worst to best" in scores.title
+
+
 def test_demo_leaves_a_figure_and_a_page_that_needs_no_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):

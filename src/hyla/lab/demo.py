@@ -193,9 +193,10 @@ def _undefined_last(scores: Sequence[float]) -> list[float]:
 
 
 def figure_of(results: Sequence[MethodResult]) -> Figure:
-    """Return the OOD curves and the final scores."""
+    """Return the OOD curves and the final scores, with titles that say how to read them."""
+    seeds = f"{len(SEEDS)} seeds"  # in titles, since a picture leaves the figure's note out
     curves = Lines(
-        title="Unseen combinations during training",
+        title=f"Fuzzy logic, during training\nlines: mean of {seeds}",
         x_label="step",
         y_label="R² on unseen combinations",
         x=results[0].steps,
@@ -206,17 +207,16 @@ def figure_of(results: Sequence[MethodResult]) -> Figure:
     unseen = [result.out_of_distribution for result in results]
     grey, purple = PALETTE[7], PALETTE[8]  # no method's
     scores = Bars(
-        title="After training",
-        y_label="R²",
+        title=f"Fuzzy logic, after training\nbars: mean of {seeds}, whiskers: worst to best",
+        y_label="R² (1 is perfect)",
         x=[result.method for result in results],
         series=[
-            _bars("seen combinations", seen, grey),
+            _bars("combinations seen in training", seen, grey),
             _bars("unseen combinations", unseen, purple),
         ],
         y_range=(0, 1),
     )
-    note = f"Means of {len(SEEDS)} seeds; the thin lines reach from the worst of them to the best."
-    return Figure(panels=[[curves, scores]], note=note)
+    return Figure(panels=[[curves, scores]])
 
 
 def _colour(method: str) -> str:
