@@ -182,6 +182,19 @@ def test_audit_as_table_and_as_json(capsys):
         ),
         (["variants", "longest"], "did you mean 'longer'?"),
         (["audit", "--instances", "0"], "instances must be at least 1"),
+        (
+            ["predict", "sraven-hila", "--variant", "paper", "--out", "a.parquet"],
+            "model 'sraven-hila' is unknown (did you mean 'sraven-hyla'?); choose from "
+            "sraven-hyla, sraven-softmax, chance, solver, or give a run directory",
+        ),
+        (
+            ["predict", "runs/sraven-hila", "--variant", "paper", "--out", "a.parquet"],
+            "runs/sraven-hila is not a run directory: it does not exist",
+        ),
+        (
+            ["think", "sraven-sofmax", "--variant", "paper"],
+            "(did you mean 'sraven-softmax'?); choose from sraven-hyla, sraven-softmax, or give a",
+        ),
         (["predict"], "hyla sraven predict needs WHO: A run directory; solver or chance; or a"),
         (["predict", "solver", "--varant", "paper"], "did you mean '--variant'?"),
         (["predict", "solver", "--variant", "paper"], "needs --out: File to write; see hyla"),

@@ -1,10 +1,12 @@
 """Who answers SRAVEN: models of runs, those that come with hyla, and those who need no training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from hyla._errors import check_choice
 from hyla.explorer.packed import read_description, read_weights, shipped_models
 from hyla.nn import Transformer
 from hyla.results.runs import load_model, origin_of, read_run
@@ -15,15 +17,21 @@ _BASELINES = {"solver": "Exact solver", "chance": "Chance"}
 
 
 def load_answerer(
-    who: str, member: int, device: torch.device
+    who: str, member: int, device: torch.device, others: Iterable[str] = ()
 ) -> tuple[Transformer, TrainConfig, int]:
-    """A model by its run directory, or by its name; with its config and its seed."""
+    """A model by its run directory, or by its name; with its config and its seed.
+
+    A name of none is a ValueError that lists the names, and `others`, which the caller knows.
+    """
     shipped = shipped_models()
     if who in shipped:
         refuse_member(who, member)
         _, config = read_description(shipped[who])
         model = read_weights(shipped[who], config).to(device)
     else:
+        if Path(who).name == who and not Path(who).exists():  # a name, and no folder's
+            ours = [n for n in shipped if read_description(shipped[n])[1].task_name == "sraven"]
+            check_choice("model", who, [*ours, *others], ", or give a run directory")
         model, config = load_model(who, member, device=device)
     return model, config, config.members[member].seed
 

@@ -74,6 +74,6 @@ def _answerer(who: str, variant: Variant, member: int, device: str) -> Callable[
         if who == "solver":
             variant.config.refuse_distractors("the solver")
         return lambda variant, on_progress: BASELINES[who](variant)
-    model, config, seed = load_answerer(who, member, resolve_device(device))
+    model, config, seed = load_answerer(who, member, resolve_device(device), BASELINES)
     check_trained_for(variant, config, seed=seed)
     return partial(by_model, model=model, config=config, seed=seed)
