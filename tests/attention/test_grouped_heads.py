@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from grouped_heads import DECODING_CASES, KERNEL_CASES, SHAPES, SOFTMAX
 from hyla.attention import PRESETS, attention, packed_attention
 from hyla.attention.groups import for_every_head, summed_over_groups
 from hyla.attention.kernels import decode, large_head, small_head
@@ -129,35 +130,12 @@ def host(builds, monkeypatch):
     on_the_host(monkeypatch, builds, small_head, large_head, decode)
 
 
-HIDDEN, SOFTMAX = "hyla.silu", "hyla_minus_rmshead_plus_softmax.silu"
-SOFTMAX_LAST = "hyla_plus_softmax_last.silu"
 UNIT = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-20}
 
 
 @needs_host_build
 @pytest.mark.usefixtures("host")
-@pytest.mark.parametrize(
-    ("heads", "groups", "width", "dtype", "name"),
-    [
-        (8, 2, 64, torch.bfloat16, HIDDEN),
-        (8, 1, 32, torch.float16, HIDDEN),
-        (12, 4, 32, torch.bfloat16, HIDDEN),
-        (8, 2, 64, torch.bfloat16, SOFTMAX),
-        (8, 2, 64, torch.bfloat16, SOFTMAX_LAST),
-        (8, 2, 64, torch.bfloat16, "linear_rmshead"),
-        (32, 8, 64, torch.bfloat16, HIDDEN),
-        (12, 4, 128, torch.bfloat16, HIDDEN),
-        # In plain arithmetic.
-        (8, 2, 64, torch.float32, HIDDEN),
-        (3, 1, 32, torch.float32, HIDDEN),
-        (3, 1, 32, torch.float32, SOFTMAX_LAST),
-        (8, 2, 64, torch.float32, "linear_rmshead"),
-        (40, 8, 64, torch.bfloat16, HIDDEN),
-        # Small heads.
-        (8, 2, 4, torch.float32, HIDDEN),
-        (6, 1, 8, torch.float32, "softmax"),
-    ],
-)
+@pytest.mark.parametrize((*SHAPES, "name"), KERNEL_CASES)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_kernels(heads, groups, width, dtype, name, deterministic):
     tensors = draw(heads, groups, width, Tq=19, Tk=19, dtype=dtype)
@@ -180,19 +158,7 @@ def test_kernels(heads, groups, width, dtype, name, deterministic):
 
 @needs_host_build
 @pytest.mark.usefixtures("host")
-@pytest.mark.parametrize(
-    ("heads", "groups", "width", "dtype"),
-    [
-        (8, 2, 64, torch.bfloat16),
-        (8, 1, 64, torch.float32),
-        (12, 3, 80, torch.float16),
-        (32, 8, 128, torch.bfloat16),
-        (32, 1, 128, torch.float32),
-        (6, 2, 64, torch.bfloat16),  # groups that cross the teams of lanes
-        (10, 1, 64, torch.bfloat16),
-        (64, 8, 8, torch.bfloat16),
-    ],
-)
+@pytest.mark.parametrize(SHAPES, DECODING_CASES)
 def test_decoding(heads, groups, width, dtype):
     tensors = draw(heads, groups, width, Tq=1, Tk=70, dtype=dtype)
     got = attention(*tensors, backend="fused")

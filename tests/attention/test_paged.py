@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from hyla.attention import attention, paged_attention
+from hyla.attention import paged_attention
 from hyla.attention.kernels import decode
 from hyla.attention.kernels.call import Call
 from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.kernels.packing import Paging
 from kernel_host import needs_host_build, on_the_host
-from paged_cache import ROOM, draw, exact
+from paged_cache import CASES, ROOM, check, draw, exact
 
 
 @pytest.fixture
@@ -36,25 +36,9 @@ def test_gradients_reach_the_pages():
 
 @needs_host_build
 @pytest.mark.usefixtures("host")
-@pytest.mark.parametrize(
-    ("heads", "groups", "width", "page", "dtype", "name"),
-    [
-        (8, 8, 64, 4, torch.bfloat16, "hyla.silu"),
-        (8, 2, 64, 8, torch.float16, "hyla.silu"),
-        (8, 1, 64, 5, torch.float32, "hyla_minus_rmshead"),
-        (12, 3, 80, 1, torch.bfloat16, "hyla.expected2"),
-        (32, 8, 128, 20, torch.bfloat16, "hyla.rms4"),
-    ],
-)
-def test_the_kernel(heads, groups, width, page, dtype, name):
-    paged, contiguous = draw(heads, groups, width, page=page, dtype=dtype)
-    got = paged_attention(*paged, attention=name, backend="fused")
-    want = exact(contiguous, attention=name)
-    unit = {torch.float32: 2**-20, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
-    assert (got.double() - want).norm() / want.norm() < unit
-    one = slice(3, 4)  # a full one, so that the contiguous cache needs no padding
-    alone = attention(*(x[one] for x in contiguous), attention=name, backend="fused")
-    assert (got[one].double() - alone.double()).norm() / alone.double().norm() < unit
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_kernel(case):
+    check(*case, device="cpu", single_unit=2**-20)
 
 
 @needs_host_build

@@ -12,7 +12,7 @@ from hyla.attention.kernels.formula import Formula
 from hyla.attention.kernels.ops import fused_attention
 from hyla.attention.phi import PHIS
 from hyla.attention.reference import reference_attention
-from hyla.attention.spec import AttentionSpec
+from hyla.attention.spec import AttentionSpec, resolve_spec
 
 SCALE, EPS = 0.7, 1e-6
 PLAIN_OUTPUT = {"output": "plain", "gain": 1.0, "row_factor": None}
@@ -24,6 +24,14 @@ FLOOR = {torch.float32: 4e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}
 
 def normal(*shape, dtype=torch.float32, scale=1.0):
     return (scale * torch.randn(*shape, device="cuda")).to(dtype)
+
+
+def member_of(name):
+    """Return the member of the family as kernels know it."""
+    spec = resolve_spec(name)
+    steps = "+".join(map(str, spec.normalisation_steps))
+    phi = "identity" if spec.value == "linear" else spec.phi
+    return {"normalisation": steps, "value": spec.value, "phi": phi}
 
 
 def _mask(q, k, padding, causal):

@@ -5,31 +5,14 @@ import torch
 from kernel_checks import captured
 
 from hyla.attention import attention, paged_attention
-from paged_cache import LENGTHS, ROOM, draw, exact
+from paged_cache import CASES, LENGTHS, ROOM, check, draw, exact
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize(
-    ("heads", "groups", "width", "page", "dtype", "name"),
-    [
-        (8, 8, 64, 4, torch.bfloat16, "hyla.silu"),
-        (8, 2, 64, 8, torch.float16, "hyla.silu"),
-        (8, 1, 64, 5, torch.float32, "hyla_minus_rmshead"),
-        (12, 3, 80, 1, torch.bfloat16, "hyla.expected2"),
-        (32, 8, 128, 20, torch.bfloat16, "hyla.rms4"),
-    ],
-    ids=str,
-)
-def test_output(heads, groups, width, page, dtype, name):
-    paged, contiguous = draw(heads, groups, width, page=page, dtype=dtype, device="cuda")
-    got = paged_attention(*paged, attention=name, backend="fused")
-    want = exact(contiguous, attention=name)
-    unit = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
-    assert (got.double() - want).norm() / want.norm() < unit
-    one = slice(3, 4)  # a full one, so that the contiguous cache needs no padding
-    alone = attention(*(x[one] for x in contiguous), attention=name, backend="fused")
-    assert (got[one].double() - alone.double()).norm() / alone.double().norm() < unit
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_output(case):
+    check(*case, device="cuda", single_unit=1e-5)
 
 
 @pytest.mark.parametrize("page", [16, 64])
