@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import every_kernel
 from hyla.benchmarks import attention
 from hyla.benchmarks.attention import CASES, SOFTMAX_CODES, Case
 from kernel_host import needs_host_build
@@ -74,3 +75,17 @@ def test_a_wrong_result_is_not_timed_and_the_rest_is(monkeypatch):
 def test_what_is_not_there_is_not_chosen():
     with pytest.raises(SystemExit, match=r"nothing is called 7x7; there are\nhyla 8x1024 8x64 bf"):
         next(attention.measure(torch.device("cuda"), 1.0, only=["7x7"]))
+
+
+@needs_host_build
+@pytest.mark.usefixtures("_untimed")
+@pytest.mark.parametrize("case", [case for case in every_kernel.cases() if case.decoding], ids=str)
+def test_what_a_sanitizer_looks_at_decodes(case):
+    every_kernel.run(case)
+
+
+@needs_host_build
+@pytest.mark.usefixtures("_untimed")
+@pytest.mark.parametrize("case", every_kernel.MORE[:2], ids=str)
+def test_what_a_sanitizer_looks_at_runs_backward(case):
+    every_kernel.run(case)

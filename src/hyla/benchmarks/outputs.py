@@ -127,7 +127,7 @@ def _times(workload: Workload, name: str) -> tuple[float, float]:
         return given | {"bias": workload.bias(tokens), "bias_masks": False}
 
     tokens = min(workload.shape[1], LONGEST_CHECKED)
-    check(_draw(workload, B=2, T=tokens), options(tokens))
+    check(lambda: _draw(workload, B=2, T=tokens), options(tokens))
     whole = options(workload.shape[1])
     return time_both(lambda *x: attention(*x, backend="fused", **whole), _draw(workload))
 
