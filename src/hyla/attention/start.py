@@ -69,7 +69,10 @@ def expected_deviation(spec: "AttentionSpec", n: Number, heads: int) -> Number:
     # with a large code counts for more: E[a²|a|²] / E[a²].
     mean, _ = _value_moments(spec, heads * code.square)
     _, square = _value_moments(spec, code.fourth / code.square + (heads - 1) * code.square)
-    return (n * code.square * square + n * (n - 1) * (code.mean * mean) ** 2) ** 0.5
+    variance, drift = n * (code.square * square), code.mean * mean
+    if isinstance(drift, Tensor) or drift:
+        variance = variance + n * (n - 1) * drift**2
+    return variance**0.5
 
 
 def _value_moments(spec: "AttentionSpec", mixed: Number) -> tuple[Number, Number]:
