@@ -220,7 +220,7 @@ def test_more_text_takes_more_steps_at_every_scale():
     [state] = lab_queue.states([text["text-400M"]], scale="paper", root=Path("none"), out=None)
     assert state.tokens == pytest.approx(3 * 400e6, rel=1e-3)
     assert state.seconds == pytest.approx(
-        400e6 * (1 / 1.556e6 + 1 / 1.119e6 + 1 / 0.804e6), rel=0.01
+        400e6 * (1 / 1.613e6 + 1 / 1.339e6 + 1 / 0.804e6), rel=0.01
     )
 
 
