@@ -42,15 +42,27 @@ _TEXT = "hyla_residual_minus_rmshead_plus_softmax.rms4"  # what is level with so
 # time: what an H200 trains in 470 seconds.
 JOBS = (
     Job(
-        name="quoted-sraven-explorer",
-        why="what the README quotes on SRAVEN, six seeds: of the two that the explorer ships",
-        asked=_QUOTED,
-        only=_SRAVEN | _DENSE | {"model.attention": ["softmax", RECOMMENDED]},
-        seeds=6,
+        name="equalscale-fuzzy",
+        why="Table A1 at equal scale on fuzzy logic: which ingredient still matters?",
+        asked=("equalscale",),
+        only={"task_name": ["fuzzy"]},
     ),
     Job(
-        name="quoted-sraven-others",
-        why="of the two that it does not ship",
+        name="cross-8-layers",
+        why="8 layers: does HYLA gain from depth?",
+        asked=("cross",),
+        only={"model.num_layers": ["8"]},
+        seeds=1,
+    ),
+    LanguageJob(
+        name="text-rate",
+        why="as many tokens of text at three times the rate: who gains as much as softmax?",
+        attentions=("softmax", _TEXT, RECOMMENDED, "hyla", "linear"),
+        learning_rate=0.003,
+    ),
+    Job(
+        name="quoted-sraven",
+        why="what the README quotes on SRAVEN, six seeds: the two that are not measured so yet",
         asked=_QUOTED,
         only=_SRAVEN | _DENSE | {"model.attention": ["linear", "hyla"]},
         seeds=6,
@@ -99,12 +111,6 @@ JOBS = (
         only=_SRAVEN | _EXPERTS,
     ),
     LanguageJob(
-        name="text-rate",
-        why="as many tokens of text at three times the rate: who gains as much as softmax?",
-        attentions=("softmax", _TEXT, RECOMMENDED, "hyla", "linear"),
-        learning_rate=0.003,
-    ),
-    LanguageJob(
         name="text-rate-seeds",
         why="two more seeds of the first two",
         attentions=("softmax", _TEXT),
@@ -118,10 +124,10 @@ JOBS = (
         only={"steps": ["39062", "78125", "312500"]},
     ),
     Job(
-        name="cross-depth",
-        why="8 and 16 layers: does it gain from depth?",
+        name="cross-16-layers",
+        why="16 layers",
         asked=("cross",),
-        only={"model.num_layers": ["8", "16"]},
+        only={"model.num_layers": ["16"]},
         seeds=1,
     ),
     Job(
@@ -144,12 +150,6 @@ JOBS = (
         attentions=("softmax", RECOMMENDED, _TEXT),
         learning_rate=0.003,
         steps=6104,
-    ),
-    Job(
-        name="equalscale-fuzzy",
-        why="Table A1 at equal scale on fuzzy logic: which ingredient still matters?",
-        asked=("equalscale",),
-        only={"task_name": ["fuzzy"]},
     ),
     Job(
         name="fewtrained",

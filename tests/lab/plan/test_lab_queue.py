@@ -63,7 +63,7 @@ def test_the_jobs_are_what_is_not_measured_yet_or_not_well(tmp_path: Path):
         return sum(len(share.config.members) for share in planned(name, tmp_path))
 
     assert models("quoted-fuzzy") == 4 * 6
-    assert models("quoted-sraven-explorer") == models("quoted-sraven-others") == 2 * 6
+    assert models("quoted-sraven") == 2 * 6
     rows = [
         (str(share.config.model.attention), share.config.model.feed_forward)
         for name in ("tableA1-dense", "tableA1-deep", "tableA1-experts")
@@ -74,7 +74,8 @@ def test_the_jobs_are_what_is_not_measured_yet_or_not_well(tmp_path: Path):
     assert len(rows) == 9
     # Of the cross the paper's own cell is measured; where models are cheap, three seeds are not.
     assert models("cross-data") == 3 * 4 * 3
-    assert models("cross-depth") == models("cross-width") == 2 * 3
+    assert models("cross-8-layers") == models("cross-16-layers") == 3
+    assert models("cross-width") == 2 * 3
     searched = planned("tableA1-search", tmp_path)
     assert {str(share.config.model.attention) for share in searched} == {
         *("softmax", "linear", "hyla", RECOMMENDED)
@@ -86,9 +87,8 @@ def test_the_jobs_are_what_is_not_measured_yet_or_not_well(tmp_path: Path):
             assert {share.config.precision for share in planned(job.name, tmp_path)} == {"tf32"}
 
 
-def test_what_the_explorer_ships_is_finished_within_the_first_command(tmp_path: Path):
+def test_the_first_jobs_are_finished_within_a_command_each(tmp_path: Path):
     first, second = lab_queue.states(lab_queue.JOBS[:2], scale="paper", root=tmp_path, out=None)
-    assert lab_queue.JOBS[0].name == "quoted-sraven-explorer"
     assert max(first.seconds, second.seconds) < 400
 
 
@@ -145,7 +145,7 @@ def test_time_that_is_over_is_left_to_the_next(tmp_path: Path, capsys, monkeypat
     jobs = lab_queue.JOBS[:2]
     assert lab_queue.run(jobs, scale="paper", max_seconds=600) == lab_queue.TRY_AGAIN
     assert [options["max_seconds"] for options in called] == [600]
-    assert "quoted-sraven-others and what comes after it is left" in capsys.readouterr().out
+    assert "cross-8-layers and what comes after it is left" in capsys.readouterr().out
 
 
 def test_what_fails_does_not_keep_others_from_being_run(monkeypatch, capsys):
@@ -164,10 +164,10 @@ def test_what_fails_does_not_keep_others_from_being_run(monkeypatch, capsys):
 
 def test_a_family_of_jobs_may_be_named(tmp_path: Path, capsys):
     assert [job.name for job in lab_queue._chosen(["cross"])] == [
-        *("cross-data", "cross-depth", "cross-width")
+        *("cross-8-layers", "cross-data", "cross-16-layers", "cross-width")
     ]
     assert queue(tmp_path, "--only", "crosss") == lab_queue.USAGE
-    assert "choose from quoted-sraven-explorer, quoted-sraven-others" in capsys.readouterr().err
+    assert "choose from equalscale-fuzzy, cross-8-layers" in capsys.readouterr().err
 
 
 def test_it_runs_where_little_is_installed(tmp_path: Path):
@@ -179,7 +179,7 @@ def test_it_runs_where_little_is_installed(tmp_path: Path):
     )
     script = str(TOOLS / "lab_queue.py")
     folders = ["--root", str(tmp_path / "runs"), "--out", str(tmp_path / "store")]
-    jobs = ["--only", "quoted-sraven-explorer", "--only", "quoted-text"]
+    jobs = ["--only", "quoted-sraven", "--only", "quoted-text"]
     arguments = [script, "--scale", "smoke", "--device", "cpu", *jobs, *folders]
     code = _BARE.format(missing=missing, arguments=arguments, tools=str(TOOLS))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
