@@ -45,7 +45,7 @@ class Scene(NamedTuple):
 SCENES = {
     "puzzle": Scene(f"#/puzzle?{PUZZLE}", _choose_two),
     "answer": Scene(
-        "#/puzzle?model=sraven-hyla&seed=1044&split=held-out&permuted=true&show=numbers&answer=5,4,2,2"
+        "#/puzzle?model=sraven-hyla&seed=1044&split=held-out&permuted=true&show=numbers&answer=3,1,2,0"
     ),
     "code": Scene(f"#/code?{PUZZLE}"),
     "swap": Scene(f"#/swap?{PUZZLE}&rule=subtraction"),
