@@ -142,7 +142,7 @@ def test_a_link_says_all_that_another_explorer_would_choose_otherwise(desk: Visi
         desk.settle()
         links.append(page.url.partition("#")[2])
     for link in links[:3]:
-        assert "model=sraven-hyla&seed=11&split=held-out&permuted=false" in link
+        assert "model=sraven-hyla&seed=1044&split=held-out&permuted=false" in link
     assert "layer=3" in links[1]
     assert "layers=0,1,2,3" in links[2]
     assert "models=fuzzy-hyla,fuzzy-softmax" in links[3]

@@ -43,7 +43,7 @@ def think(
 
     Examples:
 
-    - `hyla sraven think sraven-hyla --variant paper-split1`
+    - `hyla sraven think sraven-hyla --variant paper`
     - `hyla sraven think runs/sraven-hyla-0123456789ab --variant trained1 --steps 0 4 16`
 
     Parameters

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import * as route from "./route.js";
 
-const PUZZLE = { seed: "11", split: "held-out", permuted: "false" };
+const PUZZLE = { seed: "1044", split: "held-out", permuted: "false" };
 
 const STEPS = [
   [
@@ -20,16 +20,17 @@ const STEPS = [
   ],
   [
     "swap",
-    { ...PUZZLE, rule: "subtraction", operands: "any" },
-    "Now the model computes with the code of a puzzle that subtracts, from other numbers, and its " +
-      "answer becomes the difference of its own. In this puzzle the code carried the operation over; " +
-      "the line below the verdict says how often that happens.",
+    { ...PUZZLE, rule: "subtraction" },
+    "Now the model computes with the code of a puzzle that subtracts the same two numbers, and its " +
+      "answer becomes their difference. That is the other puzzle’s answer, too: did the code carry " +
+      "the operation over, or the answer?",
   ],
   [
     "swap",
-    { ...PUZZLE, code: "zero" },
-    "A control: without any code the answer is lost, and no rule is followed. A swap means something " +
-      "only where it does better than this.",
+    { ...PUZZLE, rule: "subtraction", operands: "any" },
+    "A control: the code of a subtraction of other numbers. The answer becomes the other puzzle’s, not " +
+      "the difference of this one’s numbers: the code did not bring the operation alone. The line " +
+      "below the verdict says how often each happens.",
   ],
   [
     "fuzzy",

@@ -35,7 +35,7 @@ const VERDICTS = {
 };
 const [BY_RULE, BY_NUMBER] = ["rule", "number"];
 const ANY_OPERANDS = "any";
-const FIRST_RULE = "subtraction"; // of any two operands; and the first model follows its code
+const FIRST_RULE = "subtraction"; // of any two operands; the first model follows its code if they are the same
 
 export function mount(root, app) {
   if (!modelsOf(app.about, "sraven").length) return withoutModel(root, title, "SRAVEN");
