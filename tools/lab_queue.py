@@ -125,7 +125,7 @@ JOBS = (
     ),
     Job(
         name="cross-16-layers",
-        why="16 layers",
+        why="does it go on with 16 layers?",
         asked=("cross",),
         only={"model.num_layers": ["16"]},
         seeds=1,

@@ -102,8 +102,8 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     for word in words:
         option, equals, value = word.partition("=")
         if option == "--plugin":
-            last = value if equals else next(words, "")
-            if not last or last.startswith("-"):
+            last = value if equals else next(words, "-")
+            if not last or (last.startswith("-") and not equals):
                 raise CycloptsError("--plugin needs a file, as in --plugin mytask.py")
             plugins.append(last)
             continue

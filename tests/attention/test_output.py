@@ -7,7 +7,7 @@ import torch
 
 from attention_inputs import operands
 from hyla.attention import PRESETS, AttentionSpec, attention, packed_attention, resolve_spec
-from hyla.attention.output import keys_before, keys_in_mask, keys_in_packing
+from hyla.attention.output import keys_before, keys_in_mask, keys_in_packing, row_factor
 from hyla.attention.start import expected_deviation
 
 NAMES = ("hyla", "softmax", "linear", "hyla_minus_rmshead", "hyla_residual")
@@ -156,3 +156,20 @@ def test_the_deviation_expected_is_that_of_normal_queries_keys_and_values(name, 
 
 def test_hyla_grows_with_keys_and_heads():
     assert expected_deviation(PRESETS["hyla"], 512.0, 8) == pytest.approx(math.sqrt(512 * 8 / 2))
+
+
+def test_keys_are_counted_for_any_two_lengths_after_an_export():
+    class Factor(torch.nn.Module):
+        def forward(self, q, k):
+            seen = keys_before(
+                q.shape[1], k.shape[1], padding=None, causal=True, device=torch.device("cpu")
+            )
+            return row_factor(resolve_spec("hyla.expected2"), seen, 4)
+
+    def drawn(queries, keys):
+        return torch.zeros(2, queries), torch.zeros(2, keys)
+
+    lengths = ({1: torch.export.Dim("S")}, {1: torch.export.Dim("T")})
+    exported = torch.export.export(Factor(), drawn(7, 9), dynamic_shapes=lengths).module()
+    for given in (drawn(12, 5), drawn(3, 8)):
+        torch.testing.assert_close(exported(*given), Factor()(*given))

@@ -165,6 +165,8 @@ def test_help_of_train_teaches(capsys):
         (["train", "fuzzy", "--seeds"], "--seeds needs a whole number: Number of seeds: 0 to"),
         (["train", "fuzzy", "--evaluation.splits"], "needs a value: Splits of the task to score"),
         (["train", "fuzzy", "--device"], "--device needs a value: one of auto, cpu, cuda"),
+        (["train", "fuzzy", "--model"], "--model has parts, such as --model."),
+        (["train", "sraven", "--task.num-features"], "features that follow a rule; see hyla train"),
         (["train", "fuzzy", "--plugin", "--steps", "3"], "--plugin needs a file"),
         (["train", "language"], "hyla train language needs DATA: Folder of the corpus"),
         (

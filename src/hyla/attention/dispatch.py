@@ -236,7 +236,7 @@ def _keys_seen(
     if packing is not None:
         return keys_in_packing(packing.key_starts, q.shape[1], causal=causal)
     if paging is not None:
-        return paging.lengths[:, None].float().clamp(min=1)
+        return paging.lengths[:, None].float()
     padding = None if mask is None else _padding(mask, k.shape[1])
     return keys_before(q.shape[1], k.shape[1], padding=padding, causal=causal, device=q.device)
 

@@ -53,21 +53,20 @@ def row_factor(spec: "AttentionSpec", keys_seen: Number, heads: int) -> Number:
     """Return what multiplies an output that is plain, or divided by what is expected."""
     if spec.output == "plain":
         return spec.gain
+    if isinstance(keys_seen, Tensor):  # a query without any key has nothing to divide
+        keys_seen = keys_seen.clamp(min=1)
     return spec.gain / expected_deviation(spec, keys_seen, heads)
 
 
 def keys_in_mask(mask: Tensor | None, keys: int) -> Number:
-    """Count the keys that each query sees, over all heads on average; a mask includes causality.
-
-    At least one: a query without any key has nothing to divide.
-    """
+    """Count the keys that each query sees, over all heads on average; a mask includes causality."""
     if mask is None:
         if isinstance(keys, int):
             return float(max(keys, 1))
         # The same for torch.export; torch.compile of 2.11 follows the above alone.
         return torch.sym_float(torch.sym_max(keys, 1))  # pyright: ignore[reportReturnType]
     seen = mask.expand(*mask.shape[:-1], keys).to(torch.float32).sum(-1)
-    return (seen if seen.ndim < 2 else seen.mean(-2)).clamp(min=1)
+    return seen if seen.ndim < 2 else seen.mean(-2)
 
 
 def keys_in_packing(starts: Tensor, tokens: int, *, causal: bool) -> Float[Tensor, "1 tokens"]:
@@ -83,13 +82,10 @@ def keys_before(
 ) -> Number:
     """Count the same for key padding [B, Tk] and causality, without any [Tq, Tk] tensor."""
     if not causal:
-        if padding is None:
-            return float(max(keys, 1))
-        return padding.sum(-1, keepdim=True).float().clamp(min=1)
-    first = keys - queries + 1
+        return float(max(keys, 1)) if padding is None else padding.sum(-1, keepdim=True).float()
+    dtype = torch.float32 if padding is None else torch.int64
+    last = torch.arange(keys - queries + 1, keys + 1, device=device, dtype=dtype)
     if padding is None:
-        last = torch.arange(first, keys + 1, device=device, dtype=torch.float32)[None]
-        return last if first > 0 else last.clamp(min=1)
+        return last[None]
     running = F.pad(padding.to(torch.int32).cumsum(-1), (1, 0))
-    last = torch.arange(first, keys + 1, device=device).clamp(min=0)
-    return running[:, last].float().clamp(min=1)
+    return running[:, last.clamp(min=0)].float()

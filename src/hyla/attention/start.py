@@ -70,6 +70,7 @@ def expected_deviation(spec: "AttentionSpec", n: Number, heads: int) -> Number:
     mean, _ = _value_moments(spec, heads * code.square)
     _, square = _value_moments(spec, code.fourth / code.square + (heads - 1) * code.square)
     variance, drift = n * (code.square * square), code.mean * mean
+    # Most codes have a mean of 0, and on a GPU every operation on n is a launch.
     if isinstance(drift, Tensor) or drift:
         variance = variance + n * (n - 1) * drift**2
     return variance**0.5

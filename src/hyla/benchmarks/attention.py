@@ -193,16 +193,18 @@ def _einsums(options: dict[str, Any]) -> Callable[..., Tensor]:
 def check(draw: Callable[[], list[Tensor]], options: dict[str, Any]) -> None:
     """Raise unless the kernels are at least half as near to float64 as einsums in their dtype.
 
-    In the median over several draws of q, k and v: a single hidden unit that rounding puts on
-    the other side of ReLU's kink, in one of the first rows of a softmax, multiplies either's error.
-    `options` are those of `attention`.
+    In the median over several draws of q, k and v, and in none much farther: a single hidden unit
+    that rounding puts on the other side of ReLU's kink, in one of the first rows of a softmax,
+    multiplies either's error. `options` are those of `attention`.
     """
     drawn = [_errors(draw(), options) for _ in range(DRAWS)]
     for name, *pairs in zip(("output", "dq", "dk", "dv"), *drawn, strict=True):
-        error, allowed = (median(side) for side in zip(*pairs, strict=True))
-        if not error <= 2 * allowed + ROUNDING:
+        ours, theirs = zip(*pairs, strict=True)
+        once = all(error <= 10 * max(theirs) + ROUNDING for error in ours)  # NaN is not
+        if not (once and median(ours) <= 2 * median(theirs) + ROUNDING):
             raise RuntimeError(
-                f"{options['attention']}: {name} is off by {error:.1e}, einsums by {allowed:.1e}"
+                f"{options['attention']}: {name} is off by {', '.join(f'{x:.1e}' for x in ours)}, "
+                f"einsums by {', '.join(f'{x:.1e}' for x in theirs)}"
             )
 
 
@@ -282,10 +284,7 @@ def _decode_row(case: Case) -> Row:
     q = q[:, :1].contiguous()
     one, keys, values = (x.transpose(1, 2).contiguous() for x in (q, k, v))
 
-    def contiguous() -> Tensor:
-        return attention(q, k, v, backend="fused")
-
-    run = from_pages(case, q, k, v) if case.page else contiguous
+    run, contiguous = (decoder_of(c, q, k, v) for c in (case, replace(case, page=0)))
     with torch.no_grad():
         want = attention(*(x.double() for x in (q, k, v)), backend="reference")
         error = (run() - want).norm() / want.norm()
@@ -306,8 +305,10 @@ def _decode_row(case: Case) -> Row:
     }
 
 
-def from_pages(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
-    """Return what decodes from the same cache in pages that lie in any order."""
+def decoder_of(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
+    """Return what decodes from this cache, for a case with pages from the same in such, shuffled."""
+    if not case.page:
+        return lambda: attention(q, k, v, backend="fused")
     table = torch.randperm(case.B * case.T // case.page, device="cuda")
     in_order = [x.view(len(table), case.page, *x.shape[2:]) for x in (k, v)]
     keys, values = (torch.empty_like(x).index_copy_(0, table, x) for x in in_order)

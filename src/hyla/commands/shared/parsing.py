@@ -79,6 +79,8 @@ def missing(error: MissingArgumentError) -> str:
     """Say which argument or value is missing, and what the help says to write for it."""
     argument = error.argument
     assert argument is not None
+    if argument.children:
+        return f"{error.keyword} has parts, such as {argument.children[0].name}{_see_help(error)}"
     if error.keyword is not None:
         return f"{error.keyword} needs {_kind_of(argument)}: {_help_on(argument, error)}"
     for word in error.unused_tokens or ():  # it may have been given, misspelt
@@ -101,7 +103,8 @@ def _help_on(argument: Argument, error: CycloptsError) -> str:
     [text] = [each.parameter.help or "" for each in explained if each.name == argument.name]
     if choices := argument.get_choices():
         text = f"one of {', '.join(choices)}"
-    return " ".join(text.split()).rstrip(".") + _see_help(error)
+    text = " ".join(text.split()).partition(" (default")[0]
+    return text.rstrip(".") + _see_help(error)
 
 
 def _see_help(error: CycloptsError) -> str:
