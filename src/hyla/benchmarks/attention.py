@@ -306,7 +306,7 @@ def _decode_row(case: Case) -> Row:
 
 
 def decoder_of(case: Case, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
-    """Return what decodes from this cache, for a case with pages from the same in such, shuffled."""
+    """Return what decodes from this cache, or from the same in pages that lie in any order."""
     if not case.page:
         return lambda: attention(q, k, v, backend="fused")
     table = torch.randperm(case.B * case.T // case.page, device="cuda")
