@@ -60,7 +60,10 @@ def test_perfect_answers_are_all_right_and_make_an_entry(tmp_path, truth, capsys
     write_predictions(file, truth)
     arguments = ("--seed", "3", "--trained-on", "1000", "--seconds", "7.5", "--link", "there")
     assert submit(file, tmp_path, *arguments) == 0
-    assert "100.00" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "100.00" in said
+    assert "above the ceiling" in said  # nobody can infer them
+    assert "; **above the ceiling** |" in leaderboard_page(tmp_path / "entries")
     path = tmp_path / "entries" / "paper" / "my-model-seed3.json"
     shown = json.loads(path.read_text())
     assert shown["score"]["accuracy"]["value"] == 1

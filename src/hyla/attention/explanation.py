@@ -99,7 +99,9 @@ def explain(
     path, reason = call.outcome()
     faster = [words for words, changed in _changes(call) if changed.speed() > call.speed()]
     if call.is_for_a_gpu():
-        faster.append("a CUDA GPU: of Hopper's kind or newer, there is a fused kernel")
+        faster.append(
+            "a CUDA GPU (for heads larger than 16 a Hopper or newer), where there is a fused kernel"
+        )
     if return_code is True and path not in ("reference", None):
         faster.append("return_code=[(query, key), ...]: the codes of all pairs are computed beside")
     return Explanation(path=path, reason=reason, faster=tuple(faster))

@@ -96,6 +96,11 @@ def submit(
             predictions_sha256=hashlib.sha256(predictions.read_bytes()).hexdigest(),
         )
         _show(entry.model, entry.variant, entry.score)
+        if entry.score.is_above_ceiling:
+            screen.say(
+                "That is above the ceiling, which nobody reaches who has to infer the answers: are "
+                "they those of the export? The leaderboard will say so."
+            )
         if dry_run:
             screen.say("Nothing was written (--dry-run).")
             return

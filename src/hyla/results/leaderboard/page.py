@@ -77,8 +77,9 @@ def _row(seeds: Sequence[Entry]) -> list[str]:
     numbers = sorted(entry.seed for entry in seeds if entry.seed is not None)
     trained_on = {entry.trained_on for entry in seeds if entry.trained_on is not None}
     least_and_most = sorted({min(trained_on), max(trained_on)}) if trained_on else []
+    doubt = "**above the ceiling**" if any(e.score.is_above_ceiling for e in seeds) else ""
     return [
-        f"{name}; {first.note}" if first.note else name,
+        "; ".join(filter(None, (name, doubt, first.note))),
         _accuracy(seeds),
         f"{100 * statistics.fmean(shares):.1f}" if shares else "-",
         _percent(entry.score.unambiguous for entry in seeds),

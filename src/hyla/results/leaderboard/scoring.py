@@ -49,6 +49,11 @@ class Score:
         """The accuracy as a share of the best to expect; None where that is not known."""
         return None if self.ceiling is None else self.whole.accuracy.value / self.ceiling
 
+    @property
+    def is_above_ceiling(self) -> bool:
+        """Whether chance does not explain that it is better than the best to expect."""
+        return self.ceiling is not None and self.whole.accuracy.low > self.ceiling
+
 
 def score(variant: Variant, predictions: Int64[Tensor, "n m"]) -> Score:
     """Score answers to the evaluation instances, in their order."""
