@@ -264,7 +264,7 @@ def test_costs_are_of_what_is_missing(tmp_path: Path):
     tables.add_measured("models-sraven", rows)
     assert minutes() > a_seed
     # A million steps of 256 × 512 tokens: softmax a day, linear attention and HYLA more.
-    assert Costs(tmp_path).minutes(load("fig6")) == pytest.approx(4886, rel=0.01)
+    assert Costs(tmp_path).minutes(load("fig6")) == pytest.approx(4484, rel=0.01)
     assert Costs(tmp_path).minutes(load("fig3")) is None
 
 
