@@ -83,9 +83,8 @@ def keys_before(
     """Count the same for key padding [B, Tk] and causality, without any [Tq, Tk] tensor."""
     if not causal:
         return float(max(keys, 1)) if padding is None else padding.sum(-1, keepdim=True).float()
-    dtype = torch.float32 if padding is None else torch.int64
-    last = torch.arange(keys - queries + 1, keys + 1, device=device, dtype=dtype)
+    ends = keys - queries + 1, keys + 1
     if padding is None:
-        return last[None]
+        return torch.arange(*ends, device=device, dtype=torch.float32)[None]
     running = F.pad(padding.to(torch.int32).cumsum(-1), (1, 0))
-    return running[:, last.clamp(min=0)].float()
+    return running[:, torch.arange(*ends, device=device).clamp(min=0)].float()

@@ -184,7 +184,7 @@ def verdict(results: Sequence[MethodResult]) -> str:
         )
     return (
         f"{OURS} is ahead on unseen combinations: {numbers}, on average; {seeds}. These are small "
-        "models, shortly trained, of three seeds, which show what to look for and prove nothing: "
+        "models, shortly trained, and few seeds, which show what to look for and prove nothing: "
         "docs/results.md has the paper's size, where the lead is larger."
     )
 
